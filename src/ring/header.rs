@@ -1,0 +1,119 @@
+//! The header lock: taking it, and noticing what foreign programs did while nobody of us held it.
+
+use std::time::Duration;
+
+use super::layout::{Range, Stamp};
+use super::queue::Queue;
+use crate::shared::lock::{Guard, Lock};
+use crate::shared::roster::Holder;
+use crate::shared::signal::Wait;
+use crate::shared::sync::{self, Ordering};
+use crate::{Error, Result};
+
+/// How long one look at a held header lasts before the slots of the dead are looked at: a foreign holder may be waiting for
+/// one of them, and would wait for ever.
+const LOOK: Duration = Duration::from_millis(25);
+
+/// Some microseconds.
+#[cfg(not(loom))]
+const SPINS: u32 = 200;
+#[cfg(loom)]
+const SPINS: u32 = 0;
+
+impl Queue {
+    /// Takes the header lock if it is free right now, or gets free while somebody does what it usually takes.
+    #[inline(always)]
+    pub(super) fn header_now(&self) -> Option<Guard<'_, impl Fn(u64) + '_>> {
+        let guard = match self.header_word().try_acquire(self.repairer()) {
+            None => self.header_soon(self.repairer())?,
+            taken => taken?,
+        };
+        self.notice_foreign();
+        Some(guard)
+    }
+
+    /// Spins, looking before it tries: sleeping for a lock that is held for some nanoseconds would leave it to those who never
+    /// let go of it for long.
+    #[cold]
+    fn header_soon<R: Fn(u64) + Copy>(&self, repair: R) -> Option<Guard<'_, R>> {
+        for _ in 0..SPINS {
+            let free = self.memory.header_lock().load(Ordering::Relaxed) == 0;
+            if let Some(guard) = free.then(|| self.header_word().try_acquire(repair)).flatten() {
+                return Some(guard);
+            }
+            sync::spin();
+        }
+        None
+    }
+
+    /// Takes the header lock; what a dead holder was doing is repaired. [`Error::TimedOut`] when a living one keeps it.
+    pub(super) fn header(&self, wait: Wait) -> Result<Guard<'_, impl Fn(u64) + '_>> {
+        let mut attempt = self.header_word().acquire(Wait::No, self.repairer());
+        let mut looks = 0;
+        while let Err(Error::TimedOut) = attempt {
+            attempt = self
+                .header_word()
+                .acquire(self.next_look(wait, looks)?, self.repairer());
+            looks += 1;
+        }
+        let guard = attempt?;
+        self.notice_foreign();
+        Ok(guard)
+    }
+
+    #[inline(always)]
+    fn header_word(&self) -> Lock<'_> {
+        Lock::new(self.memory.header_lock(), &self.roster).break_foreign_after(self.options.foreign_timeout)
+    }
+
+    #[inline(always)]
+    fn repairer(&self) -> impl Fn(u64) + Copy + '_ {
+        |_| self.repair()
+    }
+
+    /// How long to look at the held lock next.
+    fn next_look(&self, wait: Wait, looks: u32) -> Result<Wait> {
+        let held = self.memory.header_lock().load(Ordering::Relaxed);
+        if looks > 0 && self.roster.holder(held)? == Holder::Foreign {
+            self.rescue_beside_foreign()?;
+        }
+        // Long enough for one look to see a foreign word that is old enough to be broken.
+        let limit = self.options.foreign_timeout.unwrap_or_default().saturating_add(LOOK);
+        let look = wait.remaining(limit).ok_or(Error::TimedOut)?;
+        Ok(Wait::from_timeout(Some(look)))
+    }
+
+    /// START and LEN that are not as one of us left them are a foreign program's doing: its messages have no stamps.
+    ///
+    /// Whole turns of the ring between two of our operations leave START and LEN as they were and are not noticed.
+    #[inline(always)]
+    fn notice_foreign(&self) {
+        let found = self.memory.range_word().load(Ordering::Relaxed);
+        let settled = self.memory.settled().load(Ordering::Relaxed);
+        if found != settled {
+            self.forget_stamps(Range::from_word(settled), Range::from_word(found));
+        }
+    }
+
+    #[cold]
+    fn forget_stamps(&self, settled: Range, found: Range) {
+        let max_len = self.memory.max_len();
+        if let (Ok(settled), Ok(found)) = (settled.checked(max_len), found.checked(max_len)) {
+            let mut slot = settled.end(max_len);
+            while slot != found.end(max_len) {
+                self.memory.set_stamp(slot, Stamp::UNKNOWN);
+                slot = (slot + 1) % max_len;
+            }
+        }
+        self.memory.foreign().store(1, Ordering::Relaxed);
+        // Last, so that a death before this line lets the next holder begin again.
+        self.memory.settled().store(found.word(), Ordering::Release);
+    }
+
+    /// Stores START and LEN, and that it was us.
+    #[inline(always)]
+    pub(super) fn move_to(&self, range: Range) {
+        self.memory.range_word().store(range.word(), Ordering::Release);
+        self.memory.settled().store(range.word(), Ordering::Relaxed);
+    }
+}
