@@ -1,0 +1,110 @@
+//! Preparing messages for a queue without touching it: chunk files with other names, which
+//! [`DurableQueue::publish_chunk`](super::DurableQueue::publish_chunk) makes part of the queue by a rename and one store.
+//!
+//! Whether a staged chunk was published can be told at any time, whatever was killed and whoever else appends meanwhile: its
+//! file is still under its staged name, or it is not.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::layout::{self, FIRST_ENTRY, Pointers, entry_bytes, max_element_size};
+use crate::os::file::Unlinked;
+use crate::{Error, Result};
+
+/// Messages on their way into files.
+#[derive(Debug)]
+pub struct Stage {
+    prefix: PathBuf,
+    chunk_size: u32,
+    durable: bool,
+    framed: Vec<u8>,
+    files: Vec<PathBuf>,
+}
+
+impl Stage {
+    /// Files whose names begin with `prefix`, for a queue with chunks of this size. `durable`: with their syncs.
+    pub fn new(prefix: &Path, chunk_size: u32, durable: bool) -> Result<Self> {
+        if !(layout::MIN_CHUNK..=layout::MAX_CHUNK).contains(&chunk_size) {
+            return Err(Error::Invalid(format!(
+                "a chunk has {} to {} bytes, not {chunk_size}",
+                layout::MIN_CHUNK,
+                layout::MAX_CHUNK
+            )));
+        }
+        Ok(Stage {
+            prefix: prefix.to_owned(),
+            chunk_size,
+            durable,
+            framed: Vec::new(),
+            files: Vec::new(),
+        })
+    }
+
+    /// Adds a message.
+    pub fn add(&mut self, message: &[u8]) -> Result<()> {
+        let limit = max_element_size(self.chunk_size);
+        if message.len() > limit as usize {
+            return Err(Error::TooLarge {
+                size: message.len() as u64,
+                limit: limit.into(),
+            });
+        }
+        let end = u64::from(FIRST_ENTRY) + self.framed.len() as u64 + entry_bytes(message.len());
+        if end > self.chunk_size.into() {
+            self.flush()?;
+        }
+        layout::frame(message, &mut self.framed);
+        Ok(())
+    }
+
+    /// Writes the rest, and names the files: `.chunk` files in order, or one `.rows` file with bare entries when all of them
+    /// have no more than `small` bytes.
+    pub fn finish(mut self, small: usize) -> Result<Vec<PathBuf>> {
+        if self.files.is_empty() && self.framed.len() <= small && !self.framed.is_empty() {
+            let path = self.named("rows");
+            self.write(&path, self.framed.len() as u64, |file| {
+                file.write_all_at(&self.framed, 0)
+            })?;
+            self.files.push(path);
+        } else if !self.framed.is_empty() {
+            self.flush()?;
+        }
+        Ok(self.files)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let path = self.named(&format!("{}.chunk", self.files.len()));
+        let pointers = Pointers {
+            head: FIRST_ENTRY,
+            tail: FIRST_ENTRY + self.framed.len() as u32,
+        };
+        self.write(&path, self.chunk_size.into(), |file| {
+            file.write_all_at(&layout::chunk_header(pointers, 0), 0)?;
+            file.write_all_at(&self.framed, FIRST_ENTRY.into())
+        })?;
+        self.files.push(path);
+        self.framed.clear();
+        Ok(())
+    }
+
+    fn write(&self, path: &Path, length: u64, write: impl FnOnce(&File) -> std::io::Result<()>) -> Result<()> {
+        let unlinked = Unlinked::create(path, length)?;
+        let doing = |error| Error::io(format!("writing {}", path.display()), error);
+        let file: File = unlinked.as_fd().try_clone_to_owned().map_err(doing)?.into();
+        write(&file).map_err(doing)?;
+        if self.durable {
+            unlinked.publish()
+        } else {
+            unlinked.publish_unsynced()
+        }
+    }
+
+    fn named(&self, end: &str) -> PathBuf {
+        let mut name = self.prefix.clone().into_os_string();
+        name.push(".");
+        name.push(end);
+        name.into()
+    }
+}

@@ -1,0 +1,468 @@
+//! Appending: finding the last chunk, filling it, going on to a new one.
+//!
+//! Everything here runs under the append lock (and the handle's mutex). Only appenders move a tail, set a reference to a next
+//! chunk or start an exhausted chunk over; the consumer only moves heads.
+
+mod publish;
+
+use std::sync::Arc;
+
+use super::checks::Checks;
+use super::chunk::Chunk;
+use super::layout::{self, ChunkId, FIRST_ENTRY, LENGTH_BYTES, MAX_CHUNKS, Pointers, entry_bytes};
+use super::records::State;
+use super::side::{Side, Staged};
+use super::store::Store;
+use crate::shared::sync::Ordering;
+use crate::{Error, Result};
+
+#[derive(Debug, Default)]
+pub(crate) struct Writer {
+    last: Option<Last>,
+    epoch: u32,
+    buffer: Vec<u8>,
+}
+
+#[derive(Clone, Debug)]
+struct Last {
+    chunk: Arc<Chunk>,
+    checks: Option<Arc<Checks>>,
+}
+
+/// Why staging stopped before the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// It did not: all messages are staged.
+    Done,
+    /// The stage is full: commit, then go on.
+    StageFull,
+    /// The chunk is full, or there is none: commit, then start a new one.
+    ChunkFull,
+}
+
+impl Writer {
+    /// The last chunk of the chain, ready to be appended to; `None` when there is no chunk at all.
+    fn locate(&mut self, store: &Store) -> Result<Option<&Last>> {
+        let epoch = store.epoch();
+        if self.epoch != epoch {
+            (self.last, self.epoch) = (None, epoch);
+        }
+        let known_last = match &self.last {
+            Some(last) => last.chunk.next()?.is_none() && last.chunk.length() >= store.chunk_size,
+            None => false,
+        };
+        if !known_last {
+            self.last = self.walk(store)?;
+        }
+        Ok(self.last.as_ref())
+    }
+
+    #[cold]
+    fn walk(&mut self, store: &Store) -> Result<Option<Last>> {
+        let mut missed = None;
+        let mut start = self.last.take().map(|last| last.chunk.id());
+        loop {
+            let first = store.head.first()?;
+            let Some(mut id) = start.take().or(first) else {
+                return Ok(None);
+            };
+            let mut steps = 0;
+            let gone = loop {
+                match store.glance(id).and_then(|chunk| chunk.next()) {
+                    Ok(None) => match self.open_last(store, id) {
+                        Err(Error::NotFound(_)) => break id,
+                        opened => return opened.map(Some),
+                    },
+                    Ok(Some(next)) => id = next,
+                    Err(Error::NotFound(_)) => break id,
+                    Err(error) => return Err(error),
+                }
+                steps += 1;
+                if steps > MAX_CHUNKS {
+                    return Err(Error::Corrupt(format!(
+                        "the chunks of {} refer to each other in a circle",
+                        store.shown()
+                    )));
+                }
+            };
+            // The consumer has removed it while we walked, and moved the head on; or it is missing.
+            if missed == Some((first, gone)) {
+                return Err(store.missing(gone));
+            }
+            missed = Some((first, gone));
+        }
+    }
+
+    fn open_last(&mut self, store: &Store, id: ChunkId) -> Result<Last> {
+        let mut chunk = store.open_chunk(id)?;
+        if chunk.extend(store.chunk_size)? {
+            chunk = store.open_chunk(id)?;
+        }
+        let path = store.names.checks(id);
+        let checks = match Checks::open(&path)? {
+            Some(checks) => {
+                checks.refuse_damaged(&chunk)?;
+                Some(checks)
+            }
+            None if store.crc => {
+                let staged = store.side.as_ref().and_then(Side::staged_end);
+                let start = chunk.raw_pointers()?.tail.max(staged.unwrap_or(0));
+                let checks = Checks::create(&store.disk, &path, start, &[], store.sync.is_durable())?;
+                // Whoever has the chunk open appends checksums, too, from here on.
+                if let Some(side) = &store.side {
+                    self.epoch = side.epoch().fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+                }
+                Some(checks)
+            }
+            None => None,
+        };
+        Ok(Last {
+            chunk,
+            checks: checks.map(Arc::new),
+        })
+    }
+
+    /// Stages messages for the next commit. Returns how many, and why not all.
+    pub(crate) fn stage(&mut self, store: &Store, side: &Side, messages: &[&[u8]]) -> Result<(usize, Stop)> {
+        let limit = store.chunk_size;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let Some(last) = self.locate(store)? else {
+            return Ok((0, Stop::ChunkFull));
+        };
+        let mut end = match side.staged_end() {
+            Some(end) => end,
+            None => last.ready(store)?.tail,
+        };
+        let (mut count, mut stop) = (0, Stop::Done);
+        for message in messages {
+            let bytes = entry_bytes(message.len());
+            if u64::from(end) + bytes > limit.into() {
+                stop = Stop::ChunkFull;
+                break;
+            }
+            buffer.clear();
+            layout::frame(message, &mut buffer);
+            if !side.stage(last.chunk.id(), end, &buffer) {
+                stop = Stop::StageFull;
+                break;
+            }
+            end += bytes as u32;
+            count += 1;
+        }
+        self.buffer = buffer;
+        Ok((count, stop))
+    }
+
+    /// Whether a message fits into the last chunk as it is now.
+    pub(crate) fn has_room(&mut self, store: &Store, length: usize) -> Result<bool> {
+        let limit = store.chunk_size;
+        Ok(match self.locate(store)? {
+            Some(last) => u64::from(last.ready(store)?.tail) + entry_bytes(length) <= limit.into(),
+            None => false,
+        })
+    }
+
+    /// What a commit needs to write staged bytes; not under the append lock, so that others go on staging.
+    pub(crate) fn target(&mut self, store: &Store, staged: &Staged) -> Result<Target> {
+        match self.locate(store)? {
+            Some(last) if last.chunk.id() == staged.chunk => Ok(Target(last.clone())),
+            _ => Err(Error::Corrupt(format!(
+                "messages wait to be written to chunk {}, which is not the last one of {}",
+                staged.chunk,
+                store.shown()
+            ))),
+        }
+    }
+
+    /// Appends messages without staging them; all of them. `durable`: with their syncs.
+    pub(crate) fn append(&mut self, store: &Store, messages: &[&[u8]], durable: bool) -> Result<()> {
+        let mut rest = messages;
+        while !rest.is_empty() {
+            let done = match self.locate(store)? {
+                Some(last) => last.fill(store, rest, durable)?,
+                None => 0,
+            };
+            rest = &rest[done..];
+            if !rest.is_empty() {
+                let created = self.go_on(store, rest)?;
+                rest = &rest[created..];
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a new chunk that begins with as many of the messages as fit, and links it to the chain.
+    pub(crate) fn go_on(&mut self, store: &Store, messages: &[&[u8]]) -> Result<usize> {
+        let previous = self.locate(store)?.cloned();
+        let id = previous.as_ref().map_or(ChunkId::FIRST, |last| last.chunk.id().next());
+        let mut framed = Vec::new();
+        let mut count = 0;
+        for message in messages {
+            if u64::from(FIRST_ENTRY) + framed.len() as u64 + entry_bytes(message.len()) > store.chunk_size.into() {
+                break;
+            }
+            layout::frame(message, &mut framed);
+            count += 1;
+        }
+        let path = store.names.chunk(id);
+        if path.symlink_metadata().is_ok() {
+            self.settle_leftover(store, previous.as_ref(), id)?;
+            return Ok(0);
+        }
+        let checks = self.begin_checks(store, id, &framed)?;
+        let chunk = Chunk::create(&store.disk, path, id, store.chunk_size, &framed, store.access)?;
+        self.link(store, previous.as_ref(), id)?;
+        self.last = Some(Last {
+            chunk: Arc::new(chunk),
+            checks,
+        });
+        if let Some(previous) = &previous {
+            previous.finish_checks(store, id)?;
+        }
+        Ok(count)
+    }
+
+    /// The checksums of a chunk that is about to be there with these entries: before it, so that a chunk that is there has them.
+    fn begin_checks(&self, store: &Store, id: ChunkId, framed: &[u8]) -> Result<Option<Arc<Checks>>> {
+        let path = store.names.checks(id);
+        store.disk.unlink(&path)?;
+        if !store.crc {
+            return Ok(None);
+        }
+        let checks = Checks::create(&store.disk, &path, FIRST_ENTRY, framed, store.sync.is_durable())?;
+        Ok(Some(Arc::new(checks)))
+    }
+
+    /// Makes a complete chunk part of the chain: the one store that decides whether its messages exist.
+    fn link(&self, store: &Store, previous: Option<&Last>, id: ChunkId) -> Result<()> {
+        let durable = store.sync.is_durable();
+        match previous {
+            Some(last) => {
+                if durable {
+                    last.chunk.sync(&store.disk)?;
+                }
+                last.chunk.set_next(&store.disk, Some(id))?;
+                if durable {
+                    last.chunk.sync(&store.disk)?;
+                }
+            }
+            None => {
+                store.with_positions(|positions| positions.move_first(&store.disk, None, Some(id), 0, durable))?;
+                store.head.set(&store.disk, Some(id))?;
+                if durable {
+                    store.head.sync(&store.disk)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Links a chunk that a killed enqueue had finished, so that its messages are there at once and not at the next spill.
+    pub(crate) fn adopt_leftover(&mut self, store: &Store) -> Result<()> {
+        let previous = self.locate(store)?.cloned();
+        let id = previous.as_ref().map_or(ChunkId::FIRST, |last| last.chunk.id().next());
+        if !store.names.chunk(id).exists() {
+            // Checksums come before their chunk; a killed enqueue got no further.
+            return store.disk.unlink(&store.names.checks(id));
+        }
+        match self.settle_leftover(store, previous.as_ref(), id) {
+            // Not ours to touch, or in use: the enqueue that needs the name says so.
+            Err(Error::Exists(_) | Error::Full(_)) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// The name of the next chunk is taken: by a live chunk (all ids are used up), by what a killed process left, or by
+    /// something that is not ours to touch.
+    #[cold]
+    fn settle_leftover(&mut self, store: &Store, previous: Option<&Last>, id: ChunkId) -> Result<()> {
+        let path = store.names.chunk(id);
+        if store.chain()?.iter().any(|link| link.id.number() == id.number()) {
+            return Err(Error::Full(format!("all chunk ids of {} are in use", store.shown())));
+        }
+        let in_the_way =
+            |what: &str| Error::Exists(format!("{}, where the next chunk should go: {what}", path.display()));
+        let chunk = match store.glance(id) {
+            Ok(chunk) => chunk,
+            Err(Error::NotFound(_)) => return Ok(()),
+            Err(error) => return Err(in_the_way(&error.to_string())),
+        };
+        let pointers = chunk.raw_pointers()?;
+        if !pointers.are_within(chunk.length()) {
+            return Err(in_the_way("it is not a chunk"));
+        }
+        if pointers.is_exhausted() {
+            store.disk.unlink(&store.names.checks(id))?;
+            return store.disk.unlink(&path);
+        }
+        if chunk.next()?.is_some() || pointers.head != FIRST_ENTRY {
+            return Err(in_the_way(
+                "it holds messages, but no chunk refers to it; repair() puts it aside",
+            ));
+        }
+        // A killed enqueue had finished the chunk and not yet linked it. Its messages may appear, as may those of any
+        // enqueue that did not return; nothing is lost by that, whatever it is.
+        if store.sync.is_durable() {
+            chunk.sync(&store.disk)?;
+            store.disk.sync_directory()?;
+        }
+        if let Ok(Some(checks)) = Checks::open(&store.names.checks(id)) {
+            checks.set_state(&store.disk, State::Open)?;
+        }
+        self.link(store, previous, id)
+    }
+
+    /// Forgets cached chunks.
+    pub(crate) fn forget(&mut self) {
+        self.last = None;
+    }
+
+    /// Syncs the last chunk, if one is open here.
+    pub(crate) fn sync_last(&self, store: &Store) -> Result<()> {
+        match &self.last {
+            Some(last) => last.chunk.sync(&store.disk),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Last {
+    /// Notes where the entries of this chunk end, now that it has a successor.
+    fn finish_checks(&self, store: &Store, next: ChunkId) -> Result<()> {
+        if let Some(checks) = &self.checks {
+            // The messages are enqueued; without this note one kind of damage goes unnoticed, and that is all.
+            let _ = checks.finish(&store.disk, self.chunk.raw_pointers()?.tail, Some(next));
+        }
+        Ok(())
+    }
+
+    /// The pointers, after an exhausted chunk was started over as the original does it.
+    #[inline]
+    fn ready(&self, store: &Store) -> Result<Pointers> {
+        let Some(pointers) = self.chunk.pointers()? else {
+            return Err(Error::Corrupt(format!(
+                "{} changes its length",
+                self.chunk.path().display()
+            )));
+        };
+        if pointers.is_exhausted() && pointers.tail != FIRST_ENTRY && !store.keeps_positions() {
+            return self.start_over(store, pointers);
+        }
+        Ok(pointers)
+    }
+
+    /// Nothing is synced here, and nothing overwritten: `write` does both, in this order.
+    fn start_over(&self, store: &Store, old: Pointers) -> Result<Pointers> {
+        if let Some(checks) = &self.checks {
+            checks.start_over(&store.disk)?;
+        }
+        // Nobody else changes the pointers of an exhausted chunk.
+        self.chunk.swap_pointers(&store.disk, old, Pointers::EMPTY)?;
+        Ok(Pointers::EMPTY)
+    }
+
+    /// Appends as many of the messages as fit, in order; says how many.
+    fn fill(&self, store: &Store, messages: &[&[u8]], durable: bool) -> Result<usize> {
+        let start = self.ready(store)?;
+        let mut end = start.tail;
+        let mut count = 0;
+        if durable || self.checks.is_some() {
+            let mut framed = Vec::new();
+            for message in messages {
+                let bytes = entry_bytes(message.len());
+                if u64::from(end) + bytes > store.chunk_size.into() {
+                    break;
+                }
+                layout::frame(message, &mut framed);
+                end += bytes as u32;
+                count += 1;
+            }
+            if count > 0 {
+                self.write(store, start.tail, &framed, durable)?;
+            }
+            return Ok(count);
+        }
+        for message in messages {
+            let bytes = entry_bytes(message.len());
+            if u64::from(end) + bytes > store.chunk_size.into() {
+                break;
+            }
+            let length = (message.len() as u16).to_be_bytes();
+            self.chunk.store(&store.disk, end, &length)?;
+            self.chunk.store(&store.disk, end + LENGTH_BYTES, message)?;
+            end += bytes as u32;
+            count += 1;
+        }
+        if count > 0 {
+            self.chunk.store_tail(&store.disk, end)?;
+        }
+        Ok(count)
+    }
+
+    /// Writes framed entries behind the tail at `offset`, then the tail: the order that no power cut can break.
+    fn write(&self, store: &Store, offset: u32, framed: &[u8], durable: bool) -> Result<()> {
+        let disk = &store.disk;
+        let end = offset + framed.len() as u32;
+        match &self.checks {
+            Some(checks) => {
+                checks.append(disk, &self.chunk, offset, framed, durable)?;
+                self.chunk.write(disk, offset, framed)?;
+                self.chunk.write_tail(disk, end)
+            }
+            None if durable => {
+                // The pointers of a chunk that starts over must be on the disk before any old entry is overwritten: else a
+                // power cut could leave the old pointers with the new bytes.
+                if offset == FIRST_ENTRY {
+                    self.chunk.sync(disk)?;
+                }
+                self.chunk.write(disk, offset, framed)?;
+                self.chunk.sync(disk)?;
+                self.chunk.write_tail(disk, end)?;
+                self.chunk.sync(disk)
+            }
+            None => {
+                self.chunk.write(disk, offset, framed)?;
+                self.chunk.write_tail(disk, end)
+            }
+        }
+    }
+}
+
+/// Where staged bytes are to be written.
+#[derive(Debug)]
+pub(crate) struct Target(Last);
+
+impl Target {
+    /// Writes staged bytes with their syncs; again and to the end where a dead process had begun.
+    pub(crate) fn commit(&self, store: &Store, staged: &Staged) -> Result<()> {
+        let chunk = &self.0.chunk;
+        let end = u64::from(staged.offset) + staged.bytes.len() as u64;
+        let tail = chunk.raw_pointers()?.tail;
+        if u64::from(tail) == end {
+            return chunk.sync(&store.disk);
+        }
+        if tail != staged.offset || end > chunk.length().into() || !is_framed(&staged.bytes) {
+            return Err(Error::Corrupt(format!(
+                "messages wait to be written at offset {} of {}, whose tail is at {tail}",
+                staged.offset,
+                chunk.path().display()
+            )));
+        }
+        self.0.write(store, staged.offset, &staged.bytes, true)
+    }
+}
+
+/// Whether bytes are a sequence of whole entries.
+fn is_framed(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let Some((length, behind)) = rest.split_first_chunk::<2>() else {
+            return false;
+        };
+        match behind.get(usize::from(u16::from_be_bytes(*length))..) {
+            Some(next) => rest = next,
+            None => return false,
+        }
+    }
+    true
+}

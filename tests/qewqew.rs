@@ -1,0 +1,603 @@
+//! The durable queue in one process: the original's own scenarios, its defects (not copied), limits, roles, bounds, forks.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use common::dirs::TestDir;
+use common::worker::Spawn;
+use tailrace::Error;
+use tailrace::qewqew::{Change, DurableQueue, Options, Role, SyncMode};
+use tailrace::shared::signal::Wait;
+
+const MODES: [SyncMode; 3] = [SyncMode::Always, SyncMode::Group, SyncMode::Never];
+
+fn small(chunk_size: u64) -> Options {
+    Options {
+        chunk_size,
+        sync: SyncMode::Never,
+        ..Options::default()
+    }
+}
+
+fn open(path: &Path, options: Options) -> DurableQueue {
+    DurableQueue::open(path, options).unwrap_or_else(|e| panic!("open {}: {e}", path.display()))
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn setup() -> (TestDir, PathBuf) {
+    let dir = TestDir::shm();
+    let path = dir.queue().join("q");
+    (dir, path)
+}
+
+fn drain(queue: &DurableQueue) -> Vec<Vec<u8>> {
+    std::iter::from_fn(|| queue.dequeue().unwrap()).collect()
+}
+
+#[test]
+fn messages_come_out_in_order_and_an_empty_queue_leaves_no_file() {
+    for sync in MODES {
+        for crc in [false, true] {
+            let (dir, path) = setup();
+            let queue = open(
+                &path,
+                Options {
+                    sync,
+                    crc,
+                    ..Options::default()
+                },
+            );
+            assert!(queue.is_empty().unwrap());
+            assert_eq!((queue.peek().unwrap(), queue.dequeue().unwrap()), (None, None));
+            let messages: Vec<Vec<u8>> = (0..100_usize).map(|i| vec![i as u8; i * 7]).collect();
+            for message in &messages[..50] {
+                queue.enqueue(message).unwrap();
+            }
+            queue.enqueue_many(&messages[50..]).unwrap();
+            assert_eq!(queue.len().unwrap(), 100, "{sync:?}");
+            assert_eq!(queue.peek().unwrap().as_ref(), Some(&messages[0]));
+            assert_eq!(queue.dequeue_many(10).unwrap(), messages[..10]);
+            assert_eq!(drain(&queue), messages[10..], "{sync:?} crc={crc}");
+            queue.close().unwrap();
+            assert_eq!(names(&dir.queue()), Vec::<String>::new(), "{sync:?} crc={crc}");
+            assert!(matches!(queue.enqueue(b"x"), Err(Error::Closed)));
+            assert!(matches!(queue.dequeue(), Err(Error::Closed)));
+            queue.close().unwrap();
+        }
+    }
+}
+
+/// The original's test: header, one length and two payloads take one element; the second goes to chunk 2. It also shows Q1:
+/// peek and dequeue work across a spill without reopening.
+#[test]
+fn a_second_chunk_takes_what_does_not_fit_and_goes_with_its_messages() {
+    let (dir, path) = setup();
+    let queue = open(&path, small(10 + 2 + 2 * 5));
+    queue.enqueue(b"12345").unwrap();
+    assert_eq!(queue.count_chunks().unwrap(), 1);
+    queue.enqueue(b"abcde").unwrap();
+    queue.enqueue(b"ABCDE").unwrap();
+    assert_eq!(queue.count_chunks().unwrap(), 3);
+    assert_eq!(fs::read(&path).unwrap(), [0, 1]);
+    assert_eq!(queue.peek().unwrap().unwrap(), b"12345");
+    assert_eq!(queue.dequeue().unwrap().unwrap(), b"12345");
+    assert_eq!(
+        fs::read(&path).unwrap(),
+        [0, 2],
+        "the head file changes with the border"
+    );
+    assert_eq!(queue.count_chunks().unwrap(), 2);
+    assert_eq!(queue.dequeue().unwrap().unwrap(), b"abcde");
+    assert_eq!(queue.dequeue().unwrap().unwrap(), b"ABCDE");
+    assert_eq!(queue.dequeue().unwrap(), None);
+    assert_eq!(queue.count_chunks().unwrap(), 1);
+    queue.close().unwrap();
+    assert!(names(&dir.queue()).is_empty());
+}
+
+#[test]
+fn clear_forgets_everything_and_what_comes_after_it_stays() {
+    for sync in MODES {
+        let (_dir, path) = setup();
+        let options = || Options { sync, ..small(40) };
+        let queue = open(&path, options());
+        assert!(!queue.clear().unwrap(), "nothing to clear");
+        for i in 0..9 {
+            queue.enqueue(&[i; 10]).unwrap();
+        }
+        assert!(queue.clear().unwrap());
+        assert!(queue.is_empty().unwrap() && queue.count_chunks().unwrap() == 0);
+        // Q2: lost on reopen; Q3: "xyc".
+        queue.enqueue(b"xy").unwrap();
+        assert_eq!(queue.peek().unwrap().unwrap(), b"xy");
+        queue.close().unwrap();
+        let queue = open(&path, options());
+        assert_eq!(drain(&queue), [b"xy"], "{sync:?}");
+    }
+}
+
+#[test]
+fn too_large_messages_are_refused_with_nothing_written() {
+    let (dir, path) = setup();
+    let queue = open(&path, small(100));
+    let before = names(&dir.queue());
+    let refused = queue.enqueue(&[1; 89]);
+    assert!(
+        matches!(refused, Err(Error::TooLarge { size: 89, limit: 88 })),
+        "{refused:?}"
+    );
+    assert!(queue.enqueue_many(&[&[1; 5][..], &[1; 89]]).is_err());
+    assert_eq!(names(&dir.queue()), before, "Q6: no chunks of zeros");
+    assert!(queue.is_empty().unwrap());
+    queue.enqueue(&[7; 88]).unwrap();
+    assert_eq!(queue.dequeue().unwrap().unwrap(), [7; 88]);
+    drop(queue);
+    // Q5: the length has 16 bits.
+    let queue = open(&path, small(1 << 20));
+    assert_eq!(queue.max_element_size(), 65_535);
+    queue.enqueue(&[3; 65_535]).unwrap();
+    let refused = queue.enqueue(&[3; 65_536]);
+    assert!(matches!(
+        refused,
+        Err(Error::TooLarge {
+            size: 65_536,
+            limit: 65_535
+        })
+    ));
+    queue.enqueue(b"next").unwrap();
+    assert_eq!(drain(&queue).iter().map(Vec::len).collect::<Vec<_>>(), [65_535, 4]);
+}
+
+#[test]
+fn chunk_sizes_are_those_of_the_format() {
+    let (_dir, path) = setup();
+    for size in [0, 11, 1 << 31, u64::MAX] {
+        let refused = DurableQueue::open(&path, small(size));
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{size}");
+    }
+    let queue = open(&path, small(12));
+    assert_eq!(queue.max_element_size(), 0);
+    for _ in 0..5 {
+        queue.enqueue(b"").unwrap();
+    }
+    assert_eq!(queue.count_chunks().unwrap(), 5, "one empty message each");
+    assert_eq!(drain(&queue), vec![Vec::<u8>::new(); 5]);
+}
+
+#[test]
+fn another_chunk_size_is_for_new_entries_only() {
+    let (dir, path) = setup();
+    let queue = open(&path, small(100));
+    queue.enqueue_many(&[[1; 60], [2; 60]]).unwrap();
+    queue.close().unwrap();
+    let queue = open(&path, small(400));
+    queue.enqueue(&[3; 200]).unwrap();
+    assert_eq!(queue.count_chunks().unwrap(), 2, "the last chunk was extended");
+    assert_eq!(fs::metadata(dir.queue().join("q.2")).unwrap().len(), 400);
+    queue.close().unwrap();
+    let queue = open(&path, small(50));
+    queue.enqueue(&[4; 30]).unwrap();
+    assert_eq!(queue.count_chunks().unwrap(), 3);
+    let lengths: Vec<usize> = drain(&queue).iter().map(Vec::len).collect();
+    assert_eq!(lengths, [60, 60, 200, 30], "nothing beyond the smaller size is lost");
+}
+
+#[test]
+fn one_consumer_and_many_producers() {
+    let (dir, path) = setup();
+    let with = |role| Options { role, ..small(64) };
+    let consumer = open(&path, with(Role::Consumer));
+    for role in [Role::Consumer, Role::Both] {
+        let refused = DurableQueue::open(&path, with(role));
+        assert!(matches!(refused, Err(Error::AlreadyOpen(_))), "{role:?} {refused:?}");
+    }
+    let producers: Vec<_> = (0..3).map(|_| open(&path, with(Role::Producer))).collect();
+    for round in 0..20_u8 {
+        for (p, producer) in producers.iter().enumerate() {
+            producer.enqueue(&[p as u8, round]).unwrap();
+        }
+    }
+    assert!(matches!(producers[0].dequeue(), Err(Error::Invalid(_))));
+    assert!(matches!(consumer.enqueue(b"x"), Err(Error::Invalid(_))));
+    assert!(!producers[0].is_empty().unwrap());
+    let got = drain(&consumer);
+    assert_eq!(got.len(), 60);
+    assert!(
+        got.iter()
+            .enumerate()
+            .all(|(i, m)| *m == [(i % 3) as u8, (i / 3) as u8])
+    );
+    // Closing one does not touch the files that the others use.
+    consumer.close().unwrap();
+    producers[1].enqueue(b"later").unwrap();
+    let consumer = open(&path, with(Role::Both));
+    assert_eq!(drain(&consumer), [b"later"]);
+    drop(producers);
+    consumer.close().unwrap();
+    assert!(names(&dir.queue()).is_empty());
+}
+
+#[test]
+fn a_producer_that_has_a_cleared_chunk_open_does_not_write_into_it() {
+    for sync in MODES {
+        let (_dir, path) = setup();
+        let with = |role| Options {
+            role,
+            sync,
+            ..small(200)
+        };
+        let consumer = open(&path, with(Role::Consumer));
+        let producer = open(&path, with(Role::Producer));
+        producer.enqueue(b"gone").unwrap();
+        assert!(consumer.clear().unwrap());
+        producer.enqueue(b"here").unwrap();
+        assert_eq!(drain(&consumer), [b"here"], "{sync:?}");
+    }
+}
+
+#[test]
+fn group_commits_are_seen_by_a_consumer_at_once_and_survive_a_close() {
+    let (_dir, path) = setup();
+    let group = |role| Options {
+        role,
+        sync: SyncMode::Group,
+        ..Options::default()
+    };
+    let producer = open(&path, group(Role::Producer));
+    let consumer = open(&path, group(Role::Consumer));
+    for i in 0..1000_u32 {
+        producer.enqueue(&i.to_le_bytes()).unwrap();
+    }
+    assert_eq!(producer.len().unwrap(), 1000, "staged messages count");
+    assert_eq!(consumer.dequeue().unwrap().unwrap(), 0_u32.to_le_bytes());
+    producer.enqueue(b"last").unwrap();
+    producer.sync().unwrap();
+    producer.close().unwrap();
+    assert_eq!(drain(&consumer).len(), 1000);
+}
+
+#[test]
+fn a_bound_refuses_or_waits() {
+    let (_dir, path) = setup();
+    for sync in MODES {
+        let queue = open(
+            &path,
+            Options {
+                max_bytes: Some(100),
+                sync,
+                ..small(64)
+            },
+        );
+        for _ in 0..10 {
+            queue.enqueue(&[0; 8]).unwrap();
+        }
+        let refused = queue.enqueue(b"x");
+        assert!(matches!(refused, Err(Error::Full(_))), "{sync:?} {refused:?}");
+        queue.dequeue().unwrap();
+        queue.enqueue(&[1; 8]).unwrap();
+        assert!(
+            matches!(queue.enqueue_many(&[[0; 1]; 2]), Err(Error::Full(_))),
+            "all or none"
+        );
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let attempt = || match queue.enqueue(&[2; 8]) {
+                    Err(Error::Full(_)) => Ok(None),
+                    done => done.map(Some),
+                };
+                let wait = Wait::from_timeout(Some(Duration::from_secs(20)));
+                queue.waiting(Change::Room, wait, &mut || Ok(()), attempt).unwrap()
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!waiter.is_finished());
+            queue.dequeue().unwrap();
+            assert_eq!(waiter.join().unwrap(), Some(()));
+        });
+        assert_eq!(queue.len().unwrap(), 10);
+        queue.clear().unwrap();
+        queue
+            .enqueue(&[0; 98])
+            .unwrap_or_else(|e| assert!(matches!(e, Error::TooLarge { .. }), "{e}"));
+        queue.clear().unwrap();
+        queue.close().unwrap();
+    }
+}
+
+#[test]
+fn a_sleeping_consumer_is_woken_from_another_process() {
+    let (dir, path) = setup();
+    let consumer = open(
+        &path,
+        Options {
+            role: Role::Consumer,
+            ..small(1 << 16)
+        },
+    );
+    let mut worker = Spawn::new(&dir, "waker").start_forked(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        let producer = open(
+            &path,
+            Options {
+                role: Role::Producer,
+                ..small(1 << 16)
+            },
+        );
+        producer.enqueue(b"wake up").unwrap();
+    });
+    let wait = Wait::from_timeout(Some(Duration::from_secs(30)));
+    let got = consumer
+        .waiting(Change::Arrival, wait, &mut || Ok(()), || consumer.dequeue())
+        .unwrap();
+    assert_eq!(got.unwrap(), b"wake up");
+    worker.expect_success(Duration::from_secs(10));
+    let none = consumer
+        .waiting(Change::Arrival, Wait::No, &mut || Ok(()), || consumer.dequeue())
+        .unwrap();
+    assert_eq!(none, None);
+}
+
+#[test]
+fn a_forked_child_takes_part_for_itself() {
+    let (dir, path) = setup();
+    let producer = open(
+        &path,
+        Options {
+            role: Role::Producer,
+            ..small(200)
+        },
+    );
+    producer.enqueue(b"parent").unwrap();
+    let mut worker = Spawn::new(&dir, "child").start_forked(|_| {
+        producer.enqueue(b"child").unwrap();
+        producer.close().unwrap();
+    });
+    worker.expect_success(Duration::from_secs(10));
+    producer.enqueue(b"parent again").unwrap();
+    let both = open(&path, small(200));
+    let mut worker = Spawn::new(&dir, "second consumer").start_forked(|_| {
+        assert!(
+            matches!(both.dequeue(), Err(Error::AlreadyOpen(_))),
+            "the parent is the consumer"
+        );
+    });
+    worker.expect_success(Duration::from_secs(10));
+    let texts: Vec<String> = drain(&both)
+        .into_iter()
+        .map(|m| String::from_utf8(m).unwrap())
+        .collect();
+    assert_eq!(texts, ["parent", "child", "parent again"]);
+}
+
+#[test]
+fn threads_share_a_handle() {
+    for sync in MODES {
+        let dir = TestDir::disk();
+        let path = dir.queue().join("q");
+        let queue = open(&path, Options { sync, ..small(4096) });
+        let (threads, each) = (4, if sync == SyncMode::Always { 60 } else { 2000 });
+        std::thread::scope(|scope| {
+            for t in 0..threads {
+                let queue = &queue;
+                scope.spawn(move || {
+                    for i in 0..each {
+                        queue.enqueue(format!("{t} {i}").as_bytes()).unwrap();
+                        if sync == SyncMode::Group && i % 100 == 0 {
+                            queue.sync().unwrap();
+                        }
+                    }
+                });
+            }
+            let mut next = vec![0; threads];
+            for _ in 0..threads * each {
+                let wait = Wait::from_timeout(Some(Duration::from_secs(30)));
+                let got = queue
+                    .waiting(Change::Arrival, wait, &mut || Ok(()), || queue.dequeue())
+                    .unwrap();
+                let text = String::from_utf8(got.expect("all were enqueued")).unwrap();
+                let (t, i) = text.split_once(' ').unwrap();
+                let t: usize = t.parse().unwrap();
+                assert_eq!(i.parse::<usize>().unwrap(), next[t], "{sync:?}");
+                next[t] += 1;
+            }
+        });
+        assert!(queue.is_empty().unwrap());
+    }
+}
+
+#[test]
+fn a_peeked_message_is_dequeued_only_while_it_is_the_first() {
+    let (_dir, path) = setup();
+    let queue = open(&path, small(200));
+    queue.enqueue_many(&[b"a", b"b"]).unwrap();
+    let first = queue.peek_with(|_, _| Ok(())).unwrap().unwrap();
+    assert!(queue.dequeue_peeked(first).unwrap());
+    assert!(!queue.dequeue_peeked(first).unwrap());
+    assert_eq!(drain(&queue), [b"b"]);
+}
+
+#[test]
+fn files_that_are_not_ours_are_refused_and_left_alone() {
+    let (dir, path) = setup();
+    fs::write(&path, b"a letter to grandmother").unwrap();
+    let refused = DurableQueue::open(&path, small(100));
+    assert!(matches!(refused, Err(Error::Format(_))), "{refused:?}");
+    assert_eq!(fs::read(&path).unwrap(), b"a letter to grandmother");
+    fs::remove_file(&path).unwrap();
+    // A chunk that is not one, where the next one should go.
+    fs::write(dir.queue().join("q.2"), b"not a chunk").unwrap();
+    let queue = open(&path, small(40));
+    queue.enqueue(&[1; 20]).unwrap();
+    let refused = queue.enqueue(&[2; 20]);
+    assert!(matches!(refused, Err(Error::Exists(_))), "{refused:?}");
+    assert_eq!(fs::read(dir.queue().join("q.2")).unwrap(), b"not a chunk");
+    assert_eq!(drain(&queue), [[1; 20]], "what was there still is");
+    std::os::unix::fs::symlink("/etc/passwd", dir.queue().join("link")).unwrap();
+    assert!(matches!(
+        DurableQueue::open(&dir.queue().join("link"), small(40)),
+        Err(Error::Format(_))
+    ));
+}
+
+#[test]
+fn a_missing_chunk_is_an_error_and_never_an_empty_queue() {
+    let (dir, path) = setup();
+    let queue = open(&path, small(40));
+    for i in 0..4 {
+        queue.enqueue(&[i; 20]).unwrap();
+    }
+    queue.close().unwrap();
+    fs::rename(dir.queue().join("q.1"), dir.queue().join("kept")).unwrap();
+    let queue = open(&path, small(40));
+    let missing = queue.dequeue();
+    assert!(
+        matches!(&missing, Err(Error::Corrupt(text)) if text.contains("q.1 is missing")),
+        "{missing:?}"
+    );
+    assert!(queue.enqueue(b"x").is_err());
+    queue.close().unwrap();
+    assert!(names(&dir.queue()).contains(&"q.2".to_owned()), "nothing was removed");
+    fs::rename(dir.queue().join("kept"), dir.queue().join("q.1")).unwrap();
+    assert_eq!(drain(&open(&path, small(40))).len(), 4);
+}
+
+#[test]
+fn circles_of_chunks_end_in_an_error() {
+    let (dir, path) = setup();
+    let queue = open(&path, small(40));
+    for i in 0..3 {
+        queue.enqueue(&[i; 20]).unwrap();
+    }
+    queue.close().unwrap();
+    let third = dir.queue().join("q.3");
+    let mut bytes = fs::read(&third).unwrap();
+    bytes[8..10].copy_from_slice(&[0, 2]);
+    fs::write(&third, bytes).unwrap();
+    let queue = open(&path, small(40));
+    assert!(matches!(queue.count_chunks(), Err(Error::Corrupt(_))));
+    assert!(matches!(queue.enqueue(b"x"), Err(Error::Corrupt(_))));
+    assert!(
+        queue
+            .verify()
+            .unwrap()
+            .problems
+            .iter()
+            .any(|p| p.what.contains("circle"))
+    );
+}
+
+#[test]
+fn ids_start_over_behind_65534_and_stop_at_a_live_chunk() {
+    let (dir, path) = setup();
+    // The files as they are after 65,532 chunks.
+    let chunk = |id: u16| {
+        let mut bytes = vec![0; 40];
+        bytes[..8].copy_from_slice(&[0, 0, 0, 10, 0, 0, 0, 32]);
+        bytes[10..12].copy_from_slice(&[0, 20]);
+        bytes[12..32].fill(id as u8);
+        bytes
+    };
+    fs::write(&path, 65_533_u16.to_be_bytes()).unwrap();
+    fs::write(dir.queue().join("q.65533"), chunk(65_533)).unwrap();
+    let queue = open(&path, small(40));
+    for i in 0..4 {
+        queue.enqueue(&[i; 20]).unwrap();
+    }
+    let mut expected = vec!["q", "q.1", "q.2", "q.3", "q.65533", "q.65534", "q.signal"];
+    assert_eq!(names(&dir.queue()), expected);
+    queue.close().unwrap();
+    let queue = open(&path, small(40));
+    assert_eq!(drain(&queue).len(), 5);
+    expected.clear();
+    queue.close().unwrap();
+    // Q8: a chunk that is still to be read is never overwritten, and no reference to it is written.
+    fs::write(&path, 5_u16.to_be_bytes()).unwrap();
+    let mut first = chunk(5);
+    first[8..10].copy_from_slice(&4_u16.to_be_bytes());
+    fs::write(dir.queue().join("q.5"), &first).unwrap();
+    fs::write(dir.queue().join("q.4"), chunk(4)).unwrap();
+    let queue = open(&path, small(40));
+    let refused = queue.enqueue(&[9; 20]);
+    assert!(matches!(refused, Err(Error::Full(_))), "{refused:?}");
+    assert_eq!(drain(&queue), [[5; 20], [4; 20]]);
+}
+
+#[test]
+fn a_queue_of_the_wrapping_id_65535_is_read_from_file_0() {
+    let (dir, path) = setup();
+    let queue = open(&path, small(40));
+    queue.enqueue(b"odd").unwrap();
+    queue.close().unwrap();
+    fs::rename(dir.queue().join("q.1"), dir.queue().join("q.0")).unwrap();
+    fs::write(&path, [0xFF, 0xFF]).unwrap();
+    assert_eq!(drain(&open(&path, small(40))), [b"odd"]);
+}
+
+#[test]
+fn creating_can_be_declined() {
+    let (dir, path) = setup();
+    let options = Options {
+        create: false,
+        ..small(40)
+    };
+    assert!(matches!(DurableQueue::open(&path, options), Err(Error::NotFound(_))));
+    assert!(names(&dir.queue()).is_empty());
+}
+
+#[test]
+fn network_mode_keeps_away_from_mapped_handles_and_reads_sealed_chunks() {
+    let (_dir, path) = setup();
+    let with = |role, network| Options {
+        role,
+        network,
+        ..small(64)
+    };
+    let producer = open(&path, with(Role::Producer, true));
+    assert!(matches!(
+        DurableQueue::open(&path, with(Role::Producer, true)),
+        Err(Error::AlreadyOpen(_))
+    ));
+    assert!(matches!(
+        DurableQueue::open(&path, with(Role::Consumer, false)),
+        Err(Error::AlreadyOpen(_))
+    ));
+    let consumer = open(&path, with(Role::Consumer, true));
+    for i in 0..7 {
+        producer.enqueue(&[i; 20]).unwrap();
+    }
+    assert_eq!(producer.count_chunks().unwrap(), 4);
+    let sealed = drain(&consumer);
+    assert_eq!(
+        sealed,
+        (0..6).map(|i| [i; 20]).collect::<Vec<_>>(),
+        "the last chunk is left alone"
+    );
+    consumer.close().unwrap();
+    producer.close().unwrap();
+    let both = open(&path, with(Role::Both, true));
+    assert_eq!(drain(&both), [[6; 20]]);
+    both.close().unwrap();
+}
+
+#[test]
+fn a_leftover_of_a_killed_consumer_is_removed_by_the_next() {
+    let (dir, path) = setup();
+    let queue = open(&path, small(40));
+    for i in 0..5 {
+        queue.enqueue(&[i; 20]).unwrap();
+    }
+    queue.close().unwrap();
+    // Killed between the change of the head file and the removal of two chunks.
+    fs::write(&path, [0, 3]).unwrap();
+    let queue = open(&path, small(40));
+    assert_eq!(names(&dir.queue()), ["q", "q.3", "q.4", "q.5", "q.signal"]);
+    assert_eq!(drain(&queue).len(), 3);
+}

@@ -1,0 +1,168 @@
+//! The order of steps on the disk, as rules that a swapped pair breaks: the original's two loss windows (Q7), and what the
+//! table in `qewqew/mod.rs` says.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use common::dirs::TestDir;
+use tailrace::qewqew::{DurableQueue, Observer, Options, Step, SyncMode};
+
+/// Looks at the files after every step and notes what must not be.
+struct Rules {
+    dir: PathBuf,
+    durable: bool,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    steps: Vec<(Step, String)>,
+    /// Files with bytes that are not synced, and whether names are.
+    dirty: BTreeSet<String>,
+    unsynced_names: BTreeSet<String>,
+    broken: Vec<String>,
+}
+
+impl Rules {
+    fn name(path: &Path) -> String {
+        path.file_name().unwrap().to_str().unwrap().to_owned()
+    }
+
+    fn header(&self, name: &str) -> Option<(u32, u32, u16)> {
+        let bytes = std::fs::read(self.dir.join(name)).ok()?;
+        let u32_at = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+        Some((u32_at(0), u32_at(4), u16::from_be_bytes([bytes[8], bytes[9]])))
+    }
+
+    /// Every chunk that can be reached from the head file, as far as there are files.
+    fn check_chain(&self, seen: &mut Seen, when: &str) {
+        let Ok(head) = std::fs::read(self.dir.join("q")) else {
+            return;
+        };
+        let mut at = u16::from_be_bytes([head[0], head[1]]);
+        while at != 0 {
+            let name = format!("q.{at}");
+            let Some((head, tail, next)) = self.header(&name) else {
+                return seen.broken.push(format!("{when}: {name} is referred to and not there"));
+            };
+            if !(10 <= head && head <= tail) {
+                return seen
+                    .broken
+                    .push(format!("{when}: {name} is referred to with pointers {head} and {tail}"));
+            }
+            if self.durable && seen.unsynced_names.contains(&name) {
+                seen.broken
+                    .push(format!("{when}: {name} is referred to and its name is not on the disk"));
+            }
+            at = next;
+        }
+    }
+}
+
+impl Observer for Rules {
+    fn step(&self, step: Step, path: &Path) {
+        let mut guard = self.seen.lock().unwrap();
+        let seen = &mut *guard;
+        let name = Self::name(path);
+        let when = format!("step {} ({step:?} {name})", seen.steps.len());
+        match step {
+            Step::Stored => drop(seen.dirty.insert(name.clone())),
+            Step::Synced => drop(seen.dirty.remove(&name)),
+            Step::Linked => drop(seen.unsynced_names.insert(name.clone())),
+            Step::DirectorySynced => seen.unsynced_names.clear(),
+            // The head file must have moved on, on the disk, before a chunk goes: whatever the mode.
+            Step::Unlinked => {
+                seen.dirty.remove(&name);
+                if seen.dirty.contains("q") && name != "q" && name != "q.signal" {
+                    seen.broken
+                        .push(format!("{when}: removed before the head file was synced"));
+                }
+            }
+        }
+        // With the name of a chunk its content was synced: the next step says so.
+        if step != Step::Linked {
+            self.check_chain(seen, &when);
+        }
+        seen.steps.push((step, name));
+    }
+}
+
+fn work(sync: SyncMode, crc: bool) -> Vec<(Step, String)> {
+    let dir = TestDir::shm();
+    let rules = Arc::new(Rules {
+        dir: dir.queue(),
+        durable: sync != SyncMode::Never,
+        seen: Mutex::default(),
+    });
+    let options = Options {
+        chunk_size: 60,
+        sync,
+        crc,
+        observer: Some(rules.clone()),
+        ..Options::default()
+    };
+    let path = dir.queue().join("q");
+    let queue = DurableQueue::open(&path, options.clone()).unwrap();
+    for i in 0..40_u8 {
+        queue.enqueue(&[i; 20]).unwrap();
+        if i % 3 == 0 {
+            queue.dequeue().unwrap().unwrap();
+        }
+    }
+    queue.clear().unwrap();
+    queue.enqueue_many(&[[1; 20], [2; 20], [3; 20]]).unwrap();
+    queue.close().unwrap();
+    let queue = DurableQueue::open(&path, options).unwrap();
+    while queue.dequeue().unwrap().is_some() {}
+    queue.close().unwrap();
+    drop(queue);
+    let seen = std::mem::take(&mut *rules.seen.lock().unwrap());
+    assert_eq!(seen.broken, Vec::<String>::new(), "{sync:?} crc={crc}");
+    assert!(seen.steps.len() > 100, "{sync:?}: only {} steps", seen.steps.len());
+    seen.steps
+}
+
+/// Q7 (a): no reference to a chunk that is not complete. Q7 (b): no chunk removed before the head file has moved on.
+#[test]
+fn no_step_leaves_a_reference_to_nothing() {
+    for sync in [SyncMode::Always, SyncMode::Group, SyncMode::Never] {
+        for crc in [false, true] {
+            work(sync, crc);
+        }
+    }
+}
+
+/// Entries, sync, tail, sync: the tail never reaches the disk before what it covers.
+#[test]
+fn a_synced_enqueue_is_two_ordered_syncs_and_one_with_a_log() {
+    let count = |crc: bool| {
+        let dir = TestDir::shm();
+        let rules = Arc::new(Rules {
+            dir: dir.queue(),
+            durable: true,
+            seen: Mutex::default(),
+        });
+        let options = Options {
+            crc,
+            observer: Some(rules.clone()),
+            ..Options::default()
+        };
+        let queue = DurableQueue::open(&dir.queue().join("q"), options).unwrap();
+        queue.enqueue(b"first").unwrap();
+        rules.seen.lock().unwrap().steps.clear();
+        queue.enqueue(b"second").unwrap();
+        let steps = std::mem::take(&mut rules.seen.lock().unwrap().steps);
+        steps
+            .into_iter()
+            .map(|(step, name)| format!("{step:?} {name}"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(count(false), ["Stored q.1", "Synced q.1", "Stored q.1", "Synced q.1"]);
+    assert_eq!(
+        count(true),
+        ["Stored q.1.crc", "Synced q.1.crc", "Stored q.1", "Stored q.1"]
+    );
+}
