@@ -1,0 +1,691 @@
+"""What the Spark source decides, without a Spark: its readers and writers called as Spark calls them."""
+
+import json
+import pickle
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+
+import tailrace
+from spark_support import eventually
+from tailrace import (
+    AlreadyOpen,
+    FormatError,
+    MessageTooLarge,
+    QueueError,
+    QueueNotFound,
+    aq,
+    conq,
+    mcp,
+    qewqew,
+    ring,
+)
+from tailrace._core import qewqew as native
+from tailrace.spark.columns import Columns, offered
+from tailrace.spark.options import Options
+from tailrace.spark.queues import Attempt, Limits, Stamp, drain_for, feed_for
+from tailrace.spark.queues.publishing import Ledger
+
+pytestmark = pytest.mark.spark
+
+
+def feed(url: str, **options: Any) -> Any:
+    # As Spark does: nothing may be open when it travels.
+    return pickle.loads(pickle.dumps(feed_for(Options.parse({"url": url} | {k: str(v) for k, v in options.items()}))))
+
+
+def rows(reader: Any, parts: list[Any]) -> list[bytes]:
+    columns = Columns(reader.options.scheme, offered(reader.options.scheme))
+    batches = [batch for part in parts for batch in reader.read(pickle.loads(pickle.dumps(part)), columns)]
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
+def messages(first: int, count: int) -> list[bytes]:
+    return [b"%08d" % number for number in range(first, first + count)]
+
+
+def through_json(offset: dict[str, Any]) -> Any:
+    return json.loads(json.dumps(offset))
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> str:
+    with qewqew.DurableQueue(tmp_path / "q", chunk_size=1000, sync="never") as durable:
+        durable.enqueue_many(messages(0, 1_000))
+    return f"qewqew:{tmp_path / 'q'}"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "needs a queue"),
+        ({"url": "ring:/x", "batchrow": "1"}, "did you mean 'batchRows'"),
+        ({"url": "ring:/x", "batchRows": "many"}, "'batchRows' is 'many': expected a whole number"),
+        ({"url": "ring:/x", "batchRows": "0"}, "from 1 to"),
+        ({"url": "ring:/x", "consumer": "me"}, "is for qewqew queues, not for 'ring:/x'"),
+        ({"url": "qewqew:/x", "consumer": "../me"}, "expected a name"),
+        ({"url": "qewqew:/x", "startingOffsets": "now"}, "expected earliest, latest, or an offset"),
+        ({"url": "qewqew:/x", "failOnDataLoss": "maybe"}, "expected true or false"),
+        ({"url": "conq:/x#y", "leaseSeconds": "1"}, "at least 3 seconds"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Options.parse(options)
+
+
+def test_a_range_is_the_same_every_time_and_stays_until_the_commit(queue: str) -> None:
+    first = feed(queue, minPartitions=5)
+    start = first.initial()
+    end = through_json(first.advance(start, first.horizon(), Limits(rows=300)))
+    parts = first.plan(start, end)
+    assert 1 < len(parts) <= 6
+    assert rows(first, parts) == messages(0, 300)
+    assert rows(feed(queue), parts) == messages(0, 300), "in another process"
+    following = first.advance(end, first.horizon(), Limits())
+    first.commit(end)
+    first.commit(end)
+    assert rows(first, first.plan(end, following)) == messages(300, 700)
+    with pytest.raises(QueueError, match="are gone"):
+        first.plan(start, end)
+
+
+def test_limits_hold_by_rows_and_by_bytes_and_let_one_message_through(queue: str) -> None:
+    reader = feed(queue)
+    start, horizon = reader.initial(), reader.horizon()
+    for limits, count in [
+        (Limits(rows=1), 1),
+        (Limits(bytes=100), 10),
+        (Limits(bytes=1), 1),
+        (Limits(700, 6_000), 600),
+    ]:
+        end = reader.advance(start, horizon, limits)
+        assert len(rows(reader, reader.plan(start, end))) == count, limits
+
+
+def test_the_beginning_is_pinned_before_anybody_hears_of_it(queue: str) -> None:
+    reader = feed(queue, startingOffsets="latest")
+    start = reader.initial()
+    with qewqew.DurableQueue(queue.removeprefix("qewqew:"), role="producer", sync="never", chunk_size=1000) as durable:
+        durable.enqueue_many(messages(1_000, 5))
+    # It crashes before the first commit; the next life begins at the same place.
+    reader.close()
+    again = feed(queue, startingOffsets="latest")
+    assert again.initial() == start
+    assert rows(again, again.plan(start, again.advance(start, again.horizon(), Limits()))) == messages(1_000, 5)
+
+
+def test_a_consumer_has_one_query(queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailrace.spark.queues.cursor.PATIENCE", 0.1)
+    holder = feed(queue)
+    holder.initial()
+    with pytest.raises(AlreadyOpen, match="another query reads"):
+        feed(queue).initial()
+    holder.close()
+    feed(queue).initial()
+
+
+def test_data_loss_is_an_error_or_stepped_over(queue: str) -> None:
+    reader = feed(queue)
+    start = reader.initial()
+    end = reader.advance(start, reader.horizon(), Limits())
+    reader.close()
+    with qewqew.DurableQueue(queue.removeprefix("qewqew:"), role="consumer", sync="never", chunk_size=1000) as durable:
+        durable.dequeue_many(500)
+    strict = feed(queue)
+    with pytest.raises(QueueError, match="Set failOnDataLoss to false"):
+        strict.plan(start, end)
+    strict.close()
+    tolerant = feed(queue, failOnDataLoss="false")
+    assert rows(tolerant, tolerant.plan(start, end)) == messages(500, 500)
+
+
+def test_a_glob_takes_in_queues_that_appear_later(tmp_path: Path) -> None:
+    def fill(name: str, first: int) -> None:
+        with qewqew.DurableQueue(tmp_path / name, sync="never", chunk_size=1000) as durable:
+            durable.enqueue_many(messages(first, 100))
+
+    fill("host-a", 0)
+    reader = feed(f"qewqew:{tmp_path}/host-?")
+    start = reader.initial()
+    middle = through_json(reader.advance(start, reader.horizon(), Limits()))
+    fill("host-b", 100)
+    reader.handles[""] = (reader.handles[""][0], 0.0)
+    end = reader.advance(middle, reader.horizon(), Limits())
+    assert rows(reader, reader.plan(start, middle)) == messages(0, 100)
+    assert rows(reader, reader.plan(middle, end)) == messages(100, 100)
+
+
+def staged(url: str, count: int, batch: int, task: int = 0, first: int = 0, size: int = 0, chunk: int = 1000) -> Any:
+    drain = drain_for(Options.parse({"url": url, "chunkSize": str(chunk), "sync": "never"}))
+    stamp = Stamp("query", batch)
+    array = pa.array([one.ljust(size, b".") for one in messages(first, count)], pa.binary())
+    written = drain.write(iter([array]), Attempt(f"query-{batch}", 0, task, stamp))
+    return drain, written, stamp
+
+
+def content(path: Path) -> list[bytes]:
+    with qewqew.DurableQueue(path, role="consumer", sync="never", chunk_size=1000) as durable:
+        return durable.dequeue_many(100_000)
+
+
+@pytest.mark.parametrize("size", [0, 40, 400])
+def test_staged_files_hold_what_a_queue_will_hold_and_of_slices_too(tmp_path: Path, size: int) -> None:
+    texts = [b"", b"a", *[one.ljust(size, b".") for one in messages(0, 100)], b"bc"]
+    array = pa.array([b"skipped", *texts], pa.binary()).slice(1)
+    stage = native._Stage(tmp_path / "staged", 1000, True)
+    stage.add(array.slice(0, 50))
+    stage.add(array.slice(50))
+    files = stage.finish(500)
+    assert all(str(file).endswith(".chunk") for file in files)
+    with qewqew.DurableQueue(tmp_path / "q", sync="never", chunk_size=1000) as durable:
+        durable.enqueue(b"before")
+        assert [native._publish_chunk(durable, file) for file in files] == [True] * len(files)
+        assert [native._publish_chunk(durable, file) for file in files] == [False] * len(files)
+        durable.enqueue(b"behind")
+        assert durable.qsize() == len(texts) + 2
+        assert durable.verify()["problems"] == []
+        assert durable.dequeue_many(1_000) == [b"before", *texts, b"behind"]
+
+
+def test_positions_go_on_where_handles_have_chunks_of_different_sizes(tmp_path: Path) -> None:
+    for turn in range(3):
+        with qewqew.DurableQueue(tmp_path / "q", role="producer", sync="never", chunk_size=1_000) as durable:
+            durable.enqueue_many([b"x" * 90] * 50)
+        drain, written, stamp = staged(f"qewqew:{tmp_path / 'q'}", 50, turn, size=90, chunk=2_000)
+        drain.commit([written], stamp)
+        with qewqew.DurableQueue(tmp_path / "q", role="consumer", sync="never", chunk_size=3_000) as durable:
+            assert durable.tail_position == (turn + 1) * 100 * 92, "no new epoch of positions"
+
+
+def test_few_messages_are_appended_and_take_no_chunk(tmp_path: Path) -> None:
+    stage = native._Stage(tmp_path / "staged", 1000, False)
+    stage.add([b"one", b"two"])
+    [file] = stage.finish(500)
+    assert Path(file).read_bytes() == b"\0\3one\0\3two"
+    with qewqew.DurableQueue(tmp_path / "q", sync="always", chunk_size=1000) as durable:
+        assert durable.tail_position == 0
+        framed = Path(file).read_bytes()
+        for place in (0, 10):
+            assert native._publish_framed(durable, framed, place)
+            assert durable.count_chunks() == 1
+            assert not native._publish_framed(durable, framed, place), "it does not end there any more"
+        assert durable.dequeue_many(10) == [b"one", b"two"] * 2
+        with pytest.raises(tailrace.CorruptQueue, match="end in the middle"):
+            native._publish_framed(durable, b"\0\5one", 20)
+
+
+def test_a_repeated_micro_batch_is_dropped(tmp_path: Path) -> None:
+    url = f"qewqew:{tmp_path / 'q'}"
+    for task in range(3):
+        drain, written, stamp = staged(url, 100, 0, task)
+        drain.commit([written], stamp)
+    drain, written, stamp = staged(url, 50, 1, first=100)
+    drain.commit([written], stamp)
+    assert content(tmp_path / "q") == messages(0, 150)
+
+
+def test_the_files_of_dead_attempts_are_swept(tmp_path: Path) -> None:
+    url = f"qewqew:{tmp_path / 'q'}"
+    staged(url, 10, 0, task=1)
+    staged(url, 10, 0, task=2)
+    drain, written, stamp = staged(url, 10, 0, task=3)
+    drain.commit([written], stamp)
+    assert list((tmp_path / "q.staged").iterdir()) == []
+    drain, written, stamp = staged(url, 10, 1)
+    drain.abort([written], stamp)
+    assert list((tmp_path / "q.staged").iterdir()) == []
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+class Dying:
+    """The native side of publishing, which ends the process before or after its nth step."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, steps: int, is_done: bool) -> None:
+        self.steps, self.is_done = steps, is_done
+        for name in ("_publish_framed", "_publish_chunk"):
+            monkeypatch.setattr(f"tailrace.spark.queues.publishing.native.{name}", self.dying(getattr(native, name)))
+
+    def dying(self, step: Any) -> Any:
+        def run(*arguments: Any) -> Any:
+            self.steps -= 1
+            if self.steps > 0 or self.is_done:
+                step(*arguments)
+            if self.steps == 0:
+                raise Killed
+
+        return run
+
+
+def publish(path: Path, written: list[Any], stamp: Stamp, drain: Any) -> None:
+    files = [str(Path(f"{path}.staged") / name) for one in written for name in one.staged]
+    with drain._open() as durable:
+        Ledger(str(path), drain.options.chunk_size).publish(durable, stamp.query, stamp.batch, files)
+
+
+@pytest.mark.parametrize(("size", "steps"), [(0, 1), (300, 1), (300, 2), (300, 34)])
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize("meanwhile", ["nothing", "consumed", "stranger"])
+def test_a_batch_that_was_begun_is_completed_wherever_it_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, steps: int, is_done: bool, meanwhile: str
+) -> None:
+    url, path = f"qewqew:{tmp_path / 'q'}", tmp_path / "q"
+    # So few and short ones are appended as entries, the others become chunks.
+    count, chunk = (100, 1_000) if size else (20, 10_000)
+    drain, written, stamp = staged(url, 20, 0, size=30, chunk=chunk)
+    drain.commit([written], stamp)
+    drain, written, stamp = staged(url, count, 1, first=20, size=size, chunk=chunk)
+    assert all(name.endswith(".chunk" if size else ".rows") for name in written.staged)
+    with monkeypatch.context() as patched:
+        Dying(patched, steps, is_done)
+        with pytest.raises(Killed):
+            publish(path, [written], stamp, drain)
+    taken: list[bytes] = []
+    if meanwhile == "consumed":
+        with qewqew.DurableQueue(path, role="consumer", sync="never", chunk_size=chunk) as consumer:
+            taken = consumer.dequeue_many(60)
+    if meanwhile == "stranger":
+        with qewqew.DurableQueue(path, role="producer", sync="never", chunk_size=chunk) as stranger:
+            stranger.enqueue_many([b"stranger", *messages(20, 1)])
+    # Spark runs the micro-batch again, with another attempt.
+    drain, again, stamp = staged(url, count, 1, task=7, first=20, size=size, chunk=chunk)
+    drain.commit([again], stamp)
+    found = taken + content(path)
+    if meanwhile == "stranger":
+        found.remove(b"stranger")
+        found.remove(messages(20, 1)[0])
+    expected = [one.ljust(30, b".") for one in messages(0, 20)]
+    expected += [one.ljust(size, b".") for one in messages(20, count)]
+    assert sorted(found) == sorted(expected)
+    assert list((tmp_path / "q.staged").iterdir()) == []
+
+
+#: Run by a process of its own: publishes micro-batches from the first that Spark would run again, small and large ones.
+PUBLISHING = """
+import sys
+import pyarrow as pa
+from tailrace.spark.options import Options
+from tailrace.spark.queues import Attempt, Stamp, drain_for
+url, first, task = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+drain = drain_for(Options.parse({"url": url, "chunkSize": "4000", "sync": "never"}))
+for batch in range(first, 60):
+    stamp = Stamp("query", batch, "run")
+    written = []
+    for part in range(2):
+        texts = [b"%d/%d/%d" % (batch, part, row) for row in range(10 if batch % 3 else 1_500)]
+        written.append(drain.write(iter([pa.array(texts, pa.binary())]), Attempt(f"query-{batch}", part, task, stamp)))
+    print(batch, flush=True)
+    drain.commit(written, stamp)
+print("done", flush=True)
+"""
+
+#: A producer that knows nothing of Spark and appends all the while.
+STRANGER = """
+import sys, time
+from tailrace import qewqew
+with qewqew.DurableQueue(sys.argv[1], role="producer", sync="never", chunk_size=4000) as queue:
+    for number in range(100_000):
+        queue.enqueue(b"stranger %d" % number)
+        print(number, flush=True)
+        time.sleep(0.002)
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_killed_sink_publishes_each_micro_batch_once_beside_another_producer(tmp_path: Path, is_soak: bool) -> None:
+    path = tmp_path / "q"
+    with qewqew.DurableQueue(path, sync="never", chunk_size=4000) as queue:
+        queue.head_position  # noqa: B018
+    chance = random.Random(4)
+    stranger = subprocess.Popen([sys.executable, "-c", STRANGER, path], stdout=subprocess.PIPE, text=True)
+    begun, kills, is_done = 0, 0, False
+    try:
+        while not is_done:
+            arguments = [f"qewqew:{path}", str(begun), str(kills)]
+            sink = subprocess.Popen([sys.executable, "-c", PUBLISHING, *arguments], stdout=subprocess.PIPE, text=True)
+            assert sink.stdout is not None
+            try:
+                last = begun + chance.randrange(1, 4 if is_soak else 12)
+                for line in sink.stdout:
+                    is_done = line == "done\n"
+                    # What is printed is staged and about to be published: Spark would run it again.
+                    begun = begun if is_done else int(line)
+                    if begun >= last:
+                        break
+                if not is_done:
+                    time.sleep(chance.random() * 0.004)
+            finally:
+                sink.kill()
+                sink.wait()
+                sink.stdout.close()
+            kills += not is_done
+    finally:
+        stranger.kill()
+        appended = stranger.communicate()[0].splitlines()
+    assert kills >= 4
+    found = content(path)
+    strange = [one for one in found if one.startswith(b"stranger")]
+    # The one that it was killed in may be there or not.
+    assert strange[: len(appended)] == [b"stranger %s" % number.encode() for number in appended]
+    expected = [
+        b"%d/%d/%d" % (batch, part, row)
+        for batch in range(60)
+        for part in range(2)
+        for row in range(10 if batch % 3 else 1_500)
+    ]
+    assert Counter(one for one in found if not one.startswith(b"stranger")) == Counter(expected)
+
+
+def test_what_nobody_can_tell_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, path = f"qewqew:{tmp_path / 'q'}", tmp_path / "q"
+    drain, written, stamp = staged(url, 20, 0, chunk=10_000)
+    with monkeypatch.context() as patched:
+        Dying(patched, 1, False)
+        with pytest.raises(Killed):
+            publish(path, [written], stamp, drain)
+    with qewqew.DurableQueue(path, sync="never", chunk_size=1000) as stranger:
+        stranger.enqueue_many([*messages(500, 30), *[b"x" * 900] * 3])
+        assert len(stranger.dequeue_many(32)) == 32
+    drain, written, stamp = staged(url, 20, 0, task=1, chunk=10_000)
+    with pytest.raises(QueueError, match="cannot be told: the queue has grown"):
+        drain.commit([written], stamp)
+
+
+def test_a_message_too_large_fails_its_task(tmp_path: Path) -> None:
+    with pytest.raises(MessageTooLarge, match=r"2000 bytes.*988"):
+        staged(f"qewqew:{tmp_path / 'q'}", 1, 0, size=2_000)
+
+
+def test_a_ring_counts_what_it_overwrote(tmp_path: Path) -> None:
+    with ring.Queue.create(tmp_path / "ring", max_len=10, msg_size=1) as durable:
+        url = f"ring:{tmp_path / 'ring'}"
+        reader = feed(url, failOnDataLoss="false")
+        start = reader.initial()
+        durable.put_many(messages(0, 25))
+        end = reader.advance(start, reader.horizon(), Limits())
+        assert end == {"sequence": 25, "lost": 15}
+        assert rows(reader, reader.plan(start, end)) == messages(15, 10)
+        with pytest.raises(QueueError, match=r"15 messages .* were overwritten"):
+            feed(url).advance(start, end, Limits())
+        with pytest.raises(QueueError, match="has not come to message 1000"):
+            feed(url).advance({"sequence": 1_000, "lost": 0}, end, Limits())
+
+
+@pytest.fixture(params=["aq", "conq", "mcp"])
+def held(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Any]]:
+    """A queue whose messages stay in the hands of the driver, and a way to put some."""
+    if request.param == "aq":
+        with aq.Queue.create(tmp_path / "aq", size=1 << 16) as queue:
+            yield f"aq:{tmp_path / 'aq'}", queue
+    elif request.param == "conq":
+        manager = conq.QueueManager.open(tmp_path / "system")
+        manager.create_queue("jobs")
+        yield f"conq:{tmp_path / 'system'}#jobs", manager.queue("jobs")
+    else:
+        opened = {"system": tmp_path / "system", "max_messages": 2_000, "record_size": 80, "keep": True}
+        with mcp.QueueFile.open("MY.Q", "output", **opened) as file:
+            yield f"mcp:{tmp_path / 'system'}#MY.Q", file
+
+
+def test_messages_in_hand_are_removed_by_the_commit_alone(held: tuple[str, Any]) -> None:
+    url, queue = held
+    queue.put_many(pa.array(messages(0, 100), pa.binary()))
+    reader = feed(url)
+    start = reader.initial()
+    end = through_json(reader.advance(start, reader.horizon(), Limits(rows=60)))
+    parts = reader.plan(start, end)
+    assert rows(reader, parts) == messages(0, 60)
+    assert rows(reader, reader.plan(start, end)) == messages(0, 60), "as often as Spark likes"
+    following = through_json(reader.advance(end, reader.horizon(), Limits()))
+    reader.commit(end)
+    assert rows(reader, reader.plan(end, following)) == messages(60, 40)
+    assert reader.advance(following, reader.horizon(), Limits()) == following
+    reader.commit(following)
+    assert queue.qsize() == 0
+
+
+def test_an_available_now_query_ends_though_producers_go_on(held: tuple[str, Any]) -> None:
+    url, queue = held
+    queue.put_many(messages(0, 10))
+    reader = feed(url)
+    start, stop = reader.initial(), reader.freeze()
+    end = reader.advance(start, stop, Limits(rows=6))
+    queue.put_many(messages(10, 10))
+    last = reader.advance(end, stop, Limits(rows=6))
+    assert rows(reader, reader.plan(start, end)) == messages(0, 6)
+    assert rows(reader, reader.plan(end, last)) == messages(6, 4)
+    assert reader.advance(last, stop, Limits()) == last
+
+
+def test_a_new_driver_gets_what_the_dead_one_had_in_hand(held: tuple[str, Any]) -> None:
+    url, queue = held
+    lease = {"leaseSeconds": 3} if url.startswith("conq:") else {}
+    queue.put_many(messages(0, 50))
+    dead = feed(url, **lease)
+    start = dead.initial()
+    end = through_json(dead.advance(start, dead.horizon(), Limits(rows=30)))
+    dead.plan(start, end)
+    if lease:
+        time.sleep(4)
+        assert queue.stats().leased == 30, "renewed"
+    dead.close()
+    if lease:
+        eventually(lambda: queue.stats().ready + queue.stats().expired == 50, 10)
+    heir = feed(url, **lease)
+    assert rows(heir, heir.plan(start, end)) == messages(0, 30)
+    last = heir.advance(end, heir.horizon(), Limits())
+    heir.commit(end)
+    assert rows(heir, heir.plan(end, last)) == messages(30, 20)
+
+
+def test_batch_reads_leave_everything_where_it_is(held: tuple[str, Any]) -> None:
+    url, queue = held
+    queue.put_many(messages(0, 20))
+    reader = feed(url)
+    parts = reader.snapshot()
+    assert rows(reader, parts) == messages(0, 20)
+    assert queue.qsize() == 20
+    stream = feed(url)
+    start = stream.initial()
+    end = stream.advance(start, stream.horizon(), Limits(rows=7))
+    assert rows(reader, reader.snapshot()) == messages(0, 20), "those in hand, too"
+    assert rows(stream, stream.plan(start, end)) == messages(0, 7), "and they stay in hand"
+    stream.commit(end)
+    assert rows(reader, reader.snapshot()) == messages(7, 13)
+    assert rows(reader, parts) == messages(0, 20), "a snapshot stays what it is"
+
+
+def test_what_the_last_micro_batch_had_done_does_not_come_again(held: tuple[str, Any]) -> None:
+    url, queue = held
+    lease = {"leaseSeconds": 3} if url.startswith("conq:") else {}
+    queue.put_many(messages(0, 50))
+    first = feed(url, **lease)
+    start = first.initial()
+    end = through_json(first.advance(start, first.horizon(), Limits(rows=30)))
+    assert rows(first, first.plan(start, end)) == messages(0, 30)
+    # The query ends without a commit, as every availableNow does.
+    first.close()
+    if lease:
+        eventually(lambda: queue.stats().ready + queue.stats().expired == 50, 10)
+    second = feed(url, **lease)
+    last = through_json(second.advance(end, second.horizon(), Limits()))
+    assert rows(second, second.plan(end, last)) == messages(30, 20)
+    second.commit(last)
+    assert queue.qsize() == 0
+
+
+def test_a_replayed_micro_batch_has_its_own_messages_though_others_come_first(held: tuple[str, Any]) -> None:
+    url, queue = held
+    lease = {"leaseSeconds": 3} if url.startswith("conq:") else {}
+    queue.put_many(messages(0, 20))
+    dead = feed(url, **lease)
+    start = dead.initial()
+    end = through_json(dead.advance(start, dead.horizon(), Limits(rows=20)))
+    # Its hands are empty when it is gone; with conq, what is new can be read before what it had comes back.
+    dead.close()
+    queue.put_many(messages(20, 20))
+    heir = feed(url, **lease)
+    assert rows(heir, heir.plan(start, end)) == messages(0, 20)
+    last = heir.advance(end, heir.horizon(), Limits())
+    heir.commit(end)
+    assert rows(heir, heir.plan(end, last)) == messages(20, 20)
+
+
+def test_spark_before_4_2_does_not_tell_the_start(held: tuple[str, Any]) -> None:
+    url, queue = held
+    lease = {"leaseSeconds": 3} if url.startswith("conq:") else {}
+    queue.put_many(messages(0, 10))
+    reader = feed(url, **lease)
+    start = reader.initial()
+    end = through_json(reader.advance(None, reader.horizon(), Limits()))
+    assert rows(reader, reader.plan(start, end)) == messages(0, 10)
+    assert reader.advance(None, reader.horizon(), Limits()) == end, "nothing new is no micro-batch"
+    queue.put_many(messages(10, 5))
+    following = through_json(reader.advance(None, reader.horizon(), Limits()))
+    assert rows(reader, reader.plan(end, following)) == messages(10, 5)
+    reader.close()
+    queue.put_many(messages(15, 5))
+    if lease:
+        eventually(lambda: queue.stats().ready + queue.stats().expired == 20, 10)
+    heir = feed(url, **lease)
+    last = through_json(heir.advance(None, heir.horizon(), Limits()))
+    again = rows(heir, heir.plan(following, last))
+    assert set(messages(15, 5)) <= set(again)
+    assert not set(messages(10, 5)) & set(again), "the start of the plan tells what was done"
+
+
+def test_the_checkpoint_of_another_queue_is_refused(held: tuple[str, Any]) -> None:
+    url, _ = held
+    reader = feed(url)
+    other = reader.initial() | {"queue": "/elsewhere"}
+    with pytest.raises(FormatError, match="use a checkpoint of its own for each queue"):
+        reader.advance(other, reader.horizon(), Limits())
+    with pytest.raises(FormatError, match="the checkpoint belongs to another source"):
+        reader.advance({"sequence": 4}, reader.horizon(), Limits())
+
+
+def test_an_aq_micro_batch_ends_before_an_item_that_is_being_written(tmp_path: Path) -> None:
+    with aq.Queue.create(tmp_path / "aq", size=1 << 16) as queue:
+        queue.put_many(messages(0, 5))
+        writer = queue.writer()
+        item = writer.claim(8)
+        queue.put_many(messages(6, 5))
+        reader = feed(f"aq:{tmp_path / 'aq'}")
+        start = reader.initial()
+        end = through_json(reader.advance(start, reader.horizon(), Limits()))
+        assert rows(reader, reader.plan(start, end)) == messages(0, 5)
+        assert reader.advance(end, reader.horizon(), Limits()) == end
+        item.write(messages(5, 1)[0])
+        assert writer.commit(item)
+        following = through_json(reader.advance(end, reader.horizon(), Limits()))
+        reader.commit(end)
+        assert rows(reader, reader.plan(end, following)) == messages(5, 6)
+        reader.commit(following)
+        assert queue.qsize() == 0
+
+
+def test_an_aq_item_that_was_shown_unfinished_comes_again_when_it_is_committed(tmp_path: Path) -> None:
+    url = f"aq:{tmp_path / 'aq'}"
+    with aq.Queue.create(tmp_path / "aq", size=4096, commit_timeout=0.01) as queue:
+        writer = queue.writer()
+        item = writer.claim(8)
+        item.write(b"the late")
+        # Little room: the document lets expired claims be handed out.
+        while not queue.full():
+            queue.put(b"x" * 60, timeout=0)
+        reader = feed(url)
+        start = reader.initial()
+        eventually(lambda: reader.advance(start, reader.horizon(), Limits())["position"] > 0, 10)
+        end = through_json(reader.advance(start, reader.horizon(), Limits()))
+        columns = Columns("aq", offered("aq"))
+        batches = [batch for part in reader.plan(start, end) for batch in reader.read(part, columns)]
+        shown = [row for batch in batches for row in batch.to_pylist()]
+        assert [row["committed"] for row in shown] == [False] + [True] * (len(shown) - 1)
+        assert end["incomplete"] == [0]
+        # Its writer was only slow.
+        assert writer.commit(item)
+        reader.commit(end)
+        following = through_json(reader.advance(end, reader.horizon(), Limits()))
+        assert following["late"] == [0]
+        assert rows(reader, reader.plan(end, following)) == [b"the late"]
+        reader.close()
+        heir = feed(url)
+        assert rows(heir, heir.plan(end, following)) == [b"the late"], "a new driver, too"
+        last = heir.advance(following, heir.horizon(), Limits())
+        heir.commit(following)
+        assert last["position"] == following["position"]
+        assert queue.qsize() == 0
+
+
+def test_a_missing_queue_file_is_not_made_up(tmp_path: Path) -> None:
+    mcp.create_system(tmp_path / "system")
+    with pytest.raises(QueueNotFound, match=r"there is no queue file 'NO.Q'"):
+        feed(f"mcp:{tmp_path / 'system'}#NO.Q").snapshot()
+
+
+#: Run by a process of its own, since whoever has the memory mapped dies of a truncated file: makes a queue, plans a
+#: micro-batch, truncates the file and goes on.
+TRUNCATING = """
+import os, sys
+from pathlib import Path
+from tailrace import aq, conq, mcp, qewqew, ring
+from tailrace.spark.columns import Columns, offered
+from tailrace.spark.options import Options
+from tailrace.spark.queues import Limits, feed_for
+
+kind, path = sys.argv[1], Path(sys.argv[2])
+messages = [b"%08d" % number for number in range(20)]
+if kind == "aq":
+    made = aq.Queue.create(path, size=1 << 16)
+elif kind == "ring":
+    made = ring.Queue.create(path, max_len=1_000, msg_size=1)
+elif kind == "qewqew":
+    made = qewqew.DurableQueue(path, role="producer", sync="never", chunk_size=100)
+elif kind == "conq":
+    manager = conq.QueueManager.open(path)
+    manager.create_queue("jobs")
+    made = manager.queue("jobs")
+else:
+    made = mcp.QueueFile.open("MY.Q", "output", system=path, max_messages=100, record_size=80, keep=True)
+made.put_many(messages)
+url = {"conq": f"conq:{path}#jobs", "mcp": f"mcp:{path}#MY.Q"}.get(kind, f"{kind}:{path}")
+feed = feed_for(Options.parse({"url": url}))
+start = feed.initial()
+end = feed.advance(start, feed.horizon(), Limits(rows=5))
+assert feed.plan(start, end)
+victim = Path(f"{path}.3") if kind == "qewqew" else path
+if victim.is_dir():
+    victim = max((file for file in victim.iterdir() if file.is_file()), key=lambda file: file.stat().st_size)
+os.truncate(victim, 20)
+try:
+    following = feed.advance(end, feed.horizon(), Limits())
+    columns = Columns(kind, offered(kind))
+    batches = [batch for part in feed.plan(end, following) for batch in feed.read(part, columns)]
+except Exception as error:
+    print(type(error).__name__, error, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("kind", ["aq", "conq", "mcp", "qewqew", "ring"])
+def test_a_queue_that_is_truncated_under_the_query_is_an_error_that_says_what_to_do(kind: str, tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", TRUNCATING, kind, str(tmp_path / "queue")]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "CorruptQueue" in done.stdout
+    assert "truncated" in done.stdout
+    assert ("repair" if kind == "qewqew" else "create it again") in done.stdout
