@@ -1,0 +1,121 @@
+"""The commands put together, and what happens to errors: one clear line and an exit code, never a traceback."""
+
+import errno
+import os
+import queue
+import re
+import sys
+from typing import Annotated
+
+import typer
+
+import tailrace
+from tailrace import errors
+from tailrace.cli import checking, looking, making, messages, running
+from tailrace.cli.output import complain
+
+__all__ = ["run"]
+
+#: The base of what typer itself complains about; old and new versions of typer keep it in different places.
+UsageProblem = typer.BadParameter.__mro__[2]
+
+#: Errors of Spark about what the user has written: SQL, columns, settings.
+SPARKS_WRONG = ("AnalysisException", "ParseException", "IllegalArgumentException", "PySparkValueError")
+
+EMPTY, WRONG, FAILED, REFUSED, INTERRUPTED = 1, 2, 3, 4, 130
+
+app = typer.Typer(
+    name="tailrace",
+    help="Make, fill, empty, watch and check queues. A queue is named by its URL: aq:PATH, conq:DIR#NAME, "
+    "mcp:DIR#NAME, qewqew:PATH or ring:PATH.",
+    epilog="Exit codes: 0 done; 1 nothing to take or no room in time; 2 wrong input; 3 a check failed; 4 refused.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for group in (making, messages, looking, checking, running):
+    for command in group.COMMANDS:
+        app.command(name=command.__name__.rstrip("_"))(command)
+
+
+@app.callback(invoke_without_command=True)
+def common(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and stop.")] = False,
+) -> None:
+    """Make, fill, empty, watch and check queues."""
+    if version:
+        print(f"tailrace {tailrace.__version__}")
+        raise typer.Exit
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and give its exit code."""
+    command = typer.main.get_command(app)
+    try:
+        result = command.main(args=arguments, prog_name="tailrace", standalone_mode=False)
+        # What was printed must be out before we say that all is well.
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):
+        # Whoever read our output has seen enough; typer makes an exit of that. Python would complain once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        return _explain(error)
+    return result if isinstance(result, int) else 0
+
+
+def _explain(error: Exception) -> int:
+    """Say what is wrong in one line; an error that is not the user's or the system's goes on as it is."""
+    if isinstance(error, UsageProblem):
+        complain(getattr(error, "format_message", lambda: str(error))())
+        return WRONG
+    if isinstance(error, typer.Abort):
+        return INTERRUPTED
+    if isinstance(error, typer.Exit):
+        return int(error.exit_code)
+    if type(error).__module__.partition(".")[0] in ("pyspark", "py4j"):
+        complain(_sparks(error))
+        return WRONG if type(error).__name__ in SPARKS_WRONG else REFUSED
+    code = _code_of(error)
+    if code is None:
+        raise error
+    complain(_said(error))
+    return code
+
+
+def _code_of(error: Exception) -> int | None:
+    if isinstance(error, queue.Empty | queue.Full | errors.WaitTimeout | errors.EndOfFile):
+        return EMPTY
+    if isinstance(error, errors.AlreadyOpen | errors.QueueClosed):
+        return REFUSED
+    if isinstance(error, OSError):
+        wrong = error.errno in (
+            errno.ENOENT,
+            errno.EEXIST,
+            errno.ENOTDIR,
+            errno.EISDIR,
+            errno.ENAMETOOLONG,
+            errno.ELOOP,
+        )
+        return WRONG if wrong else REFUSED
+    if isinstance(error, errors.QueueError | ValueError | TypeError | LookupError | ImportError):
+        return WRONG
+    return REFUSED if isinstance(error, RuntimeError) else None
+
+
+def _said(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.filename is None and error.strerror:
+        text = error.strerror
+    return " ".join(text.split())
+
+
+def _sparks(error: Exception) -> str:
+    """Give what matters of Spark's many lines: the error of our own side if there is one, else the first line."""
+    text = str(error)
+    behind = text.partition("Traceback (most recent call last)")[2]
+    raised = re.findall(r"^(?:\w+\.)*\w+: (\S.*)$", behind, re.MULTILINE)
+    chosen = raised[-1] if raised else next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    return " ".join(chosen.split())
