@@ -1,0 +1,56 @@
+"""ring: one file, recognised by its magic number."""
+
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tailrace._kinds.base import Kind, Option
+
+__all__ = ["Ring"]
+
+MAGIC = struct.pack("<Q", 0x576F726B20697320)
+
+
+class Ring(Kind):
+    """The ring of fixed slots."""
+
+    scheme = "ring"
+    pads = True
+    options = (
+        Option("max_len", int, 1024, "messages that it holds"),
+        Option("msg_size", int, 8, "words of 8 bytes that every message has"),
+    )
+
+    def create(self, rest: str, options: Mapping[str, Any]) -> None:
+        from tailrace import ring
+
+        ring.Queue.create(rest, **options).close()
+
+    def writer(self, rest: str) -> Any:
+        from tailrace import ring
+
+        return ring.Queue.open(rest)
+
+    reader = writer
+
+    def remove(self, rest: str) -> None:
+        self.writer(rest).close()
+        Path(rest).unlink()
+
+    def files(self, rest: str) -> list[Path]:
+        return [Path(rest)]
+
+    def urls(self, path: Path) -> Iterator[str]:
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) == MAGIC:
+                yield f"ring:{path}"
+
+    def news(self, rest: str, after: int | None) -> tuple[int, list[bytes]]:
+        with self.writer(rest) as queue:
+            numbered = queue.snapshot()
+        seen = -1 if after is None else after
+        # A message from a foreign program has no number: it is shown once, at first.
+        fresh = [(number, data) for number, data in numbered if (after is None if number is None else number > seen)]
+        numbers = [number for number, _ in fresh if number is not None]
+        return max(numbers, default=seen), [data for _, data in fresh]
