@@ -1,0 +1,173 @@
+"""Spark over qewqew beside its limits, in one run: rows per second and ratios.
+
+    .venv/bin/python benches/python/spark.py [rows of 64 B] [rows of 4 KiB]
+
+The limit of reading is Arrow batches that lie ready in the worker's memory; the peers are parquet files, which are
+never synced, and a source that yields tuples. Each figure is the best of three.
+"""
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from tailrace import qewqew
+from tailrace.spark import session
+
+TASKS = 2
+
+
+def some_messages(size: int) -> list[bytes]:
+    """Messages of which no two are the same: a dictionary of few values is not what a queue carries."""
+    count = max(1_000, min(50_000, (8 << 20) // size))
+    noise = os.urandom(count * size)
+    return [noise[at : at + size] for at in range(0, len(noise), size)]
+
+
+class Memory(DataSource):
+    """Rows that are made in the worker, as Arrow batches or as tuples."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name in ``format(...)``."""
+        return "memory"
+
+    def schema(self) -> str:
+        """One column."""
+        return "value binary"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        """Read."""
+        return MemoryReader(int(self.options["rows"]), int(self.options["size"]), self.options["form"])
+
+
+class MemoryReader(DataSourceReader):
+    """Half of the rows for each of two tasks."""
+
+    def __init__(self, rows: int, size: int, form: str) -> None:
+        self.rows, self.size, self.form = rows, size, form
+
+    def partitions(self) -> list[InputPartition]:
+        """Two tasks."""
+        return [InputPartition(task) for task in range(TASKS)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield what is there already."""
+        left = self.rows // TASKS
+        messages = some_messages(self.size)
+        batch = pa.RecordBatch.from_arrays(
+            [pa.array(messages, pa.binary())], schema=pa.schema([pa.field("value", pa.binary(), nullable=True)])
+        )
+        while left > 0:
+            if self.form == "tuples":
+                yield from ((message,) for message in messages[:left])
+            else:
+                yield batch.slice(0, min(left, len(batch)))
+            left -= len(messages)
+
+
+def best(work: Callable[[], object]) -> float:
+    """Seconds of the best of three, after one to warm up."""
+    work()
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def noop(frame: Any) -> None:
+    """Pull every row into the JVM and drop it."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def measure(spark: Any, place: Path, rows: int, size: int) -> None:
+    """Read and write so many rows in all the ways."""
+    print(f"\n{rows:,} rows of {size} B")
+    path = place / f"q{size}"
+    with qewqew.DurableQueue(path, chunk_size=8 << 20, sync="never", role="producer") as queue:
+        messages = some_messages(size)
+        for first in range(0, rows, len(messages)):
+            queue.enqueue_many(messages[: rows - first])
+    made = spark.read.format("memory").option("rows", rows).option("size", size)
+    parquet = str(place / f"p{size}")
+    made.option("form", "arrow").load().write.option("compression", "none").parquet(parquet)
+    url = f"qewqew:{path}"
+    reads = {
+        "limit: Arrow from memory": lambda: noop(made.option("form", "arrow").load()),
+        "parquet": lambda: noop(spark.read.parquet(parquet)),
+        "tuples": lambda: noop(made.option("form", "tuples").load()),
+        "tailrace, value": lambda: noop(spark.read.schema("value binary").format("tailrace").load(url)),
+        "tailrace, all columns": lambda: noop(spark.read.format("tailrace").load(url)),
+    }
+    report("read", rows, size, {name: best(work) for name, work in reads.items()}, "limit: Arrow from memory")
+    cached = spark.read.parquet(parquet).cache()
+    cached.count()
+    target = f"qewqew:{place / f't{size}'}"
+
+    def to(url: str, sync: str) -> None:
+        cached.write.format("tailrace").mode("append").option("chunkSize", 8 << 20).option("sync", sync).save(url)
+
+    writes = {
+        "parquet": lambda: cached.write.mode("overwrite").option("compression", "none").parquet(f"{parquet}w"),
+        "tailrace, synced": lambda: to(target, "always"),
+        "tailrace, not synced": lambda: to(f"{target}n", "never"),
+    }
+    report("write", rows, size, {name: best(work) for name, work in writes.items()}, "parquet")
+    cached.unpersist()
+
+
+def report(what: str, rows: int, size: int, times: dict[str, float], peer: str) -> None:
+    """Print one line for each way."""
+    for name, seconds in times.items():
+        rate = rows / seconds
+        ratio = times[peer] / seconds
+        print(f"  {what:5} {name:25} {rate / 1e6:7.2f} Mrow/s {rate * size / 1e6:8.0f} MB/s   {ratio:5.2f} of {peer}")
+
+
+def latency(spark: Any, place: Path, count: int = 20) -> None:
+    """From put to the end of the micro-batch that has it, one message at a time."""
+    path = place / "latency"
+    with qewqew.DurableQueue(path, role="producer", sync="never") as queue:
+        queue.enqueue(b"first")
+        seen: list[float] = []
+        frame = spark.readStream.format("tailrace").load(f"qewqew:{path}")
+        writer = frame.writeStream.foreachBatch(lambda batch, _: seen.extend([time.perf_counter()] * batch.count()))
+        query = writer.option("checkpointLocation", str(place / "latency.checkpoint")).start()
+        while not seen:
+            time.sleep(0.01)
+        times = []
+        for _ in range(count):
+            before, start = len(seen), time.perf_counter()
+            queue.enqueue(b"message")
+            while len(seen) == before:
+                time.sleep(0.001)
+            times.append(seen[-1] - start)
+        query.stop()
+    middle, least = statistics.median(times) * 1000, min(times) * 1000
+    print(f"\nmicro-batch latency, put to foreachBatch: p50 {middle:.0f} ms, min {least:.0f} ms")
+
+
+def main() -> None:
+    """Measure everything."""
+    small, large = (int(text) for text in (sys.argv[1:] + ["1000000", "100000"][len(sys.argv) - 1 :]))
+    spark = session("local[2]", spark__driver__memory="4g")
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(Memory)
+    with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as place:
+        measure(spark, Path(place), small, 64)
+        measure(spark, Path(place), large, 4096)
+        latency(spark, Path(place))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
