@@ -1,4 +1,4 @@
-"""What every test gets: a hang is a failure with the stacks of all threads, never a silent stop.
+"""What every test gets: a hang is a failure with the stacks of all threads, and thousands of rows differ in one line.
 
 pytest-timeout ends a test that takes too long (`timeout` in pyproject.toml, `@pytest.mark.timeout` for one that may
 take longer). Should even that not get through, because native code holds the GIL, faulthandler's own thread writes the
@@ -6,8 +6,10 @@ stacks and ends the process.
 """
 
 import faulthandler
+import itertools
 import os
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Generator, Sequence
 from typing import TextIO
 
 import pytest
@@ -47,3 +49,28 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+#: From so many elements on pytest's own comparison, line by line of everything, takes minutes where CI is set.
+MANY = 200
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Tell where two long collections differ, instead of drawing all of both."""
+    if op != "==" or type(left) is not type(right) or not isinstance(left, list | tuple | set | Counter):
+        return None
+    assert isinstance(right, list | tuple | set | Counter)
+    if max(len(left), len(right)) < MANY:
+        return None
+    told = [f"two of {type(left).__name__} with {len(left)} and {len(right)} elements"]
+    if isinstance(left, Sequence) and isinstance(right, Sequence):
+        pairs = enumerate(itertools.zip_longest(left, right, fillvalue="nothing"))
+        told += [f"first difference at {at}: {a!r:.300} and {b!r:.300}" for at, (a, b) in pairs if a != b][:1]
+    try:
+        here, there = Counter(left), Counter(right)
+    except TypeError:  # unhashable elements
+        return told
+    for name, more in (("only on the left", here - there), ("only on the right", there - here)):
+        told.append(f"{name}: {more.total()}, such as {list(itertools.islice(more, 5))!r:.500}")
+    return told

@@ -320,3 +320,16 @@ def test_until_acked_allows_redelivery_before_the_ack_and_never_after(scratch: P
     only(oracle().left(0, messages(range(6, 10))).check(), "lost")
     only(oracle().left(0, messages(range(4, 10))).check(), "duplicates")
     only(oracle().journal(acking("third", 4, 9)).left(0, messages([9])).check(), "duplicates")
+
+
+def test_long_lists_that_differ_are_told_in_a_few_lines(request: pytest.FixtureRequest) -> None:
+    def told(left: object, right: object) -> str:
+        answers = request.config.hook.pytest_assertrepr_compare(config=request.config, op="==", left=left, right=right)
+        return "\n".join(answers[0])
+
+    rows = [b"%064d" % number for number in range(20_000)]
+    text = told([*rows[:5_000], *rows[5_001:]], rows)
+    assert "19999 and 20000 elements" in text
+    assert f"first difference at 5000: {rows[5_001]!r} and {rows[5_000]!r}" in text
+    assert f"only on the left: 0, such as []\nonly on the right: 1, such as [{rows[5_000]!r}]" in text
+    assert len(told(rows[::-1], rows)) < 2_000
