@@ -313,3 +313,6 @@ def test_help_and_version():
     assert b"drain" in tailrace("--help").stdout
     assert b"--timeout" in tailrace("get", "--help").stdout
     assert tailrace("--version").stdout.startswith(b"tailrace ")
+    alone = tailrace(check=2)
+    assert b"drain" in alone.stdout + alone.stderr
+    assert b"tailrace: \n" not in alone.stderr

@@ -69,7 +69,9 @@ def run(arguments: list[str]) -> int:
 def _explain(error: Exception) -> int:
     """Say what is wrong in one line; an error that is not the user's or the system's goes on as it is."""
     if isinstance(error, UsageProblem):
-        complain(getattr(error, "format_message", lambda: str(error))())
+        # Called without anything typer has shown the help already, and has nothing to add.
+        if text := getattr(error, "format_message", lambda: str(error))():
+            complain(text)
         return WRONG
     if isinstance(error, typer.Abort):
         return INTERRUPTED
