@@ -47,6 +47,12 @@ const RESERVE: usize = 1 << 16;
 const RESERVE_BYTES: usize = 8 << 20;
 
 /// A multi-producer, single-consumer queue whose items live in the queue's own memory.
+///
+/// >>> from tailrace import aq
+/// >>> with aq.Queue.anonymous(size=1 << 16) as q:
+/// ...     q.put(b"hello")
+/// ...     q.qsize(), q.get(timeout=1)
+/// (1, b'hello')
 #[pyclass(frozen, module = "tailrace.aq", name = "Queue")]
 #[derive(Debug)]
 pub(crate) struct Queue {

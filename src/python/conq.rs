@@ -61,6 +61,15 @@ impl<'a, 'py> FromPyObject<'a, 'py> for LeaseTime {
 }
 
 /// A message in the reader's hands until its timeout: finish it with ``dequeue``.
+///
+/// >>> import tempfile
+/// >>> from tailrace import conq
+/// >>> m = conq.QueueManager.open(tempfile.mkdtemp())
+/// >>> jobs = m.create_queue("jobs")
+/// >>> m.enqueue(jobs, b"resize")
+/// >>> message = m.read(jobs, timeout=30.0)
+/// >>> message.data, message.delivery
+/// (b'resize', 1)
 #[pyclass(frozen, module = "tailrace.conq")]
 #[derive(Debug)]
 pub(crate) struct Message {
@@ -157,6 +166,17 @@ impl Message {
 }
 
 /// What a queue holds at a moment.
+///
+/// >>> import tempfile
+/// >>> from tailrace import conq
+/// >>> m = conq.QueueManager.open(tempfile.mkdtemp())
+/// >>> jobs = m.create_queue("jobs")
+/// >>> m.enqueue(jobs, b"one"), m.enqueue(jobs, b"two")
+/// (None, None)
+/// >>> _ = m.read(jobs, timeout=30.0)
+/// >>> stats = m.stats(jobs)
+/// >>> stats.ready, stats.leased, stats.expired
+/// (1, 1, 0)
 #[pyclass(frozen, get_all, module = "tailrace.conq")]
 #[derive(Debug)]
 pub(crate) struct Stats {
@@ -206,6 +226,16 @@ impl From<core::Stats> for Stats {
 }
 
 /// Queues by name: those of this process, or with ``open`` those of this host.
+///
+/// >>> import tempfile
+/// >>> from tailrace import conq
+/// >>> m = conq.QueueManager.open(tempfile.mkdtemp())
+/// >>> jobs = m.create_queue("jobs")
+/// >>> m.enqueue(jobs, b"resize")
+/// >>> message = m.read(jobs, timeout=30.0)  # ours for 30 seconds, then it comes back
+/// >>> m.dequeue(jobs, message)
+/// >>> m.read(jobs, timeout=30.0) is None
+/// True
 #[pyclass(frozen, module = "tailrace.conq")]
 #[derive(Debug)]
 pub(crate) struct QueueManager {

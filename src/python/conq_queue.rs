@@ -18,6 +18,16 @@ use crate::shared::signal::Wait;
 use crate::{Error, Result};
 
 /// One queue by name; ``manager.queue(name)`` gives it.
+///
+/// >>> import tempfile
+/// >>> from tailrace import conq
+/// >>> m = conq.QueueManager.open(tempfile.mkdtemp())
+/// >>> _ = m.create_queue("jobs")
+/// >>> q = m.queue("jobs")
+/// >>> q.put_many([b"a", b"b", b"c"])
+/// 3
+/// >>> q.get(timeout=1), q.get_many(10)
+/// (b'a', [b'b', b'c'])
 #[pyclass(frozen, module = "tailrace.conq")]
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -399,6 +409,18 @@ impl Queue {
 }
 
 /// A message on loan for the length of a ``with`` block.
+///
+/// >>> import tempfile
+/// >>> from tailrace import conq
+/// >>> m = conq.QueueManager.open(tempfile.mkdtemp())
+/// >>> _ = m.create_queue("jobs")
+/// >>> q = m.queue("jobs")
+/// >>> q.put(b"resize")
+/// >>> with q.lease(30.0) as message:  # dequeued at the end, given back if the block raises
+/// ...     message.data
+/// b'resize'
+/// >>> q.empty()
+/// True
 #[pyclass(frozen, module = "tailrace.conq")]
 #[derive(Debug)]
 pub(crate) struct Delivery {

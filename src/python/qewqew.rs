@@ -35,6 +35,16 @@ pub(crate) mod qewqew {
 const RESERVE: usize = 1 << 16;
 
 /// A first-in-first-out queue that outlives the process, the reboot and the power cut.
+///
+/// >>> import os, tempfile
+/// >>> from tailrace import qewqew
+/// >>> path = os.path.join(tempfile.mkdtemp(), "spool")
+/// >>> with qewqew.DurableQueue(path) as spool:
+/// ...     spool.enqueue(b"first")
+/// ...     spool.enqueue(b"second")
+/// >>> with qewqew.DurableQueue(path) as spool:
+/// ...     spool.peek(), spool.dequeue(), spool.dequeue(), spool.dequeue()
+/// (b'first', b'first', b'second', None)
 #[pyclass(frozen, module = "tailrace.qewqew", name = "DurableQueue")]
 #[derive(Debug)]
 pub(crate) struct DurableQueue {

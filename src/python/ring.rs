@@ -32,6 +32,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const RESERVE: usize = 1 << 16;
 
 /// A ring of fixed slots in shared memory: the latest messages of any number of writers, for any number of readers.
+///
+/// >>> import os, tempfile
+/// >>> from tailrace import ring
+/// >>> with ring.Queue.create(os.path.join(tempfile.mkdtemp(), "prices"), max_len=2, msg_size=1) as q:
+/// ...     q.put_many([b"%08d" % price for price in (1, 2, 3)])
+/// ...     q.latest(), q.dequeue(), q.counters["overwritten"]
+/// 3
+/// (b'00000003', b'00000002', 1)
 #[pyclass(frozen, module = "tailrace.ring", name = "Queue")]
 #[derive(Debug)]
 pub(crate) struct Queue {

@@ -12,7 +12,16 @@ use crate::aq::{self, ClaimData, SnapshotItem};
 use crate::shared::region::Region;
 use crate::{Error, Result};
 
-/// An item of a queue.
+/// An item of a queue: a claim to be written, a retrieved message, or a part of a snapshot.
+///
+/// >>> from tailrace import aq
+/// >>> q = aq.Queue.anonymous(size=1 << 16)
+/// >>> w = q.writer()
+/// >>> item = w.claim(5)
+/// >>> item.write(b"he"), item.write(b"llo", offset=2), w.commit(item)
+/// (True, True, True)
+/// >>> [(bytes(item), item.is_committed, item.is_released) for item in q.snapshot()]
+/// [(b'hello', True, False)]
 #[pyclass(extends = View, frozen, module = "tailrace.aq", name = "Item")]
 #[derive(Debug)]
 pub(crate) struct Item {

@@ -11,6 +11,14 @@ use super::item::Item;
 use crate::Error;
 
 /// Claims memory for items and commits them; any number of them, in any number of threads and processes.
+///
+/// >>> from tailrace import aq
+/// >>> q = aq.Queue.anonymous(size=1 << 16)
+/// >>> with q.writer().claim(5) as item:  # committed at the end, given up if the block raises
+/// ...     item.write(b"hello")
+/// True
+/// >>> q.get(timeout=1)
+/// b'hello'
 #[pyclass(frozen, module = "tailrace.aq", name = "Writer")]
 #[derive(Debug)]
 pub(crate) struct Writer {
@@ -63,6 +71,14 @@ impl Writer {
 }
 
 /// Retrieves items and releases them. There is one on the host.
+///
+/// >>> from tailrace import aq
+/// >>> q = aq.Queue.anonymous(size=1 << 16)
+/// >>> q.put(b"hello")
+/// >>> with q.reader() as reader:
+/// ...     item = reader.retrieve(timeout=1)
+/// ...     bytes(item), reader.release(item), reader.retrieve()
+/// (b'hello', True, None)
 #[pyclass(frozen, module = "tailrace.aq", name = "Reader")]
 #[derive(Debug)]
 pub(crate) struct Reader {

@@ -10,6 +10,16 @@ use crate::python::wait::waiting;
 use crate::qewqew as core;
 
 /// Reads ranges of a queue that others have open; needs nothing but its files.
+///
+/// >>> import os, tempfile
+/// >>> from tailrace import qewqew
+/// >>> path = os.path.join(tempfile.mkdtemp(), "spool")
+/// >>> with qewqew.DurableQueue(path, sync="never") as spool:
+/// ...     _ = spool.enqueue_many([b"first", b"second"])
+/// ...     _ = spool.head_position  # from here on positions are kept
+/// ...     reader = qewqew.RangeReader(path)
+/// ...     reader.read_range(reader.head_position, reader.tail_position)
+/// [b'first', b'second']
 #[pyclass(frozen, module = "tailrace.qewqew", name = "RangeReader")]
 #[derive(Debug)]
 pub(crate) struct RangeReader {
