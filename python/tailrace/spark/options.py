@@ -14,6 +14,9 @@
 | ``key`` | mcp | the family member (default: all for reading) |
 | ``eof`` | writing to mcp | ``query`` (default): it ends with the query; ``driver``: whoever started it has it open |
 | ``chunkSize``, ``sync``, ``network`` | qewqew | as in :class:`tailrace.qewqew.DurableQueue` |
+
+With the trigger ``availableNow`` a query takes what is readable when it begins. What a dead driver still has
+leased from conq is not: a query that is started at once leaves it to the next one.
 """
 
 import difflib
