@@ -18,7 +18,7 @@ BENCHES := $(wildcard benches/*.rs)
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 export CARGO_TERM_QUIET ?= true
 
-.PHONY: test lint lint-rust lint-python test-rust test-embedded test-loom test-python test-spark-versions browser soak bench bench-peers demo wheel lock clean
+.PHONY: test lint lint-rust lint-python test-rust test-embedded test-loom test-python test-spark-versions test-arm64 browser soak bench bench-peers demo wheel lock clean
 
 test: lint test-rust test-embedded test-loom test-python
 	@echo "everything passed"
@@ -69,6 +69,16 @@ test-spark-versions: .cache/installed
 	  $$place/bin/pip --disable-pip-version-check --quiet install --force-reinstall --no-deps .cache/wheels/*.whl && \
 	  echo "PySpark $$version" && $$place/bin/python -m pytest -q tests/python/test_spark_feeds.py tests/python/test_spark.py || exit 1; \
 	done
+
+# Another instruction set, in emulation (Debian's qemu-user and gcc-aarch64-linux-gnu). It shows that the code is portable, not
+# that its orderings are: those are loom's.
+ARM64 := aarch64-unknown-linux-gnu
+ARM64_TESTS := region signal aq_golden aq_behaviour aq_items ring conq qewqew_golden qewqew $(patsubst tests/%.rs,%,$(wildcard tests/mcp_behaviours_*.rs))
+test-arm64:
+	rustup target add $(ARM64)
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" \
+	$(CARGO) test --locked --target $(ARM64) --lib $(addprefix --test ,$(ARM64_TESTS))
 
 # The pages that we draw are tested in a browser. Where it cannot be installed those tests say that they were skipped.
 browser:

@@ -39,12 +39,29 @@ print("moved", pipe(source, target, **how))
 """
 
 
+@contextlib.contextmanager
+def running_python(code: str, arguments: list[str], log: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run code in a fresh interpreter; however the test ends, it and its Spark are gone afterwards."""
+    command = [sys.executable, "-c", code, *arguments]
+    with (
+        log.open("a") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True) as running,
+    ):
+        try:
+            yield running
+        finally:
+            # One that has ended has taken its Spark with it, and its number may be somebody else's by now.
+            for pid in [pid for pid, _, _ in descendants(running.pid)] if running.poll() is None else []:
+                with contextlib.suppress(ProcessLookupError):
+                    kill(pid)
+            running.kill()
+
+
 def driver(
     source: str, target: str, checkpoint: Path, master: str = "local[2,4]", rows: int = 10_000, once: bool = True
-) -> subprocess.Popen[str]:
-    arguments = [sys.executable, "-c", DRIVER, source, target, str(checkpoint), master, str(rows), str(once)]
-    with Path(f"{checkpoint}.log").open("a") as log:
-        return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
+) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
+    arguments = [source, target, str(checkpoint), master, str(rows), str(once)]
+    return running_python(DRIVER, arguments, Path(f"{checkpoint}.log"))
 
 
 #: The same for several queues at once, each into Parquet files of its own.
@@ -82,23 +99,24 @@ while any(query.isActive for query in queries):
 """
 
 
-def several(urls: list[str], place: Path, rows: int, once: bool) -> subprocess.Popen[str]:
-    arguments = [sys.executable, "-c", SEVERAL, str(place), str(rows), str(once), *urls]
-    with (place / "several.log").open("a") as log:
-        return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
+def several(
+    urls: list[str], place: Path, rows: int, once: bool
+) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
+    return running_python(SEVERAL, [str(place), str(rows), str(once), *urls], place / "several.log")
 
 
 def processes() -> Iterator[tuple[int, int, str]]:
-    """Every process: its id, its parent's, and its command line."""
+    """Every process that is not dead: its id, its parent's, and its command line."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
         except (OSError, ValueError):
             continue
-        yield int(entry.name), parent, command
+        if state != "Z":
+            yield int(entry.name), int(parent), command
 
 
 def descendants(root: int) -> list[tuple[int, int, str]]:

@@ -182,17 +182,17 @@ def test_qewqew_to_qewqew_with_the_driver_killed_loses_nothing_and_repeats_nothi
 ) -> None:
     url, target = filled(tmp_path / "from"), f"qewqew:{tmp_path / 'to'}"
     for _ in range(3 if is_soak else 1):
-        running = driver(url, target, tmp_path / "checkpoint")
-        first_batch(running, tmp_path / "checkpoint")
-        # Some way into the next micro-batch.
-        time.sleep(0.3)
-        java = [pid for pid, _, command in descendants(running.pid) if "java" in command.split(" ")[0]]
-        assert java
-        for pid in java:
-            kill(pid)
-        assert running.wait(60) != 0
-    last = driver(url, target, tmp_path / "checkpoint", rows=50_000)
-    output, _ = last.communicate(timeout=200)
+        with driver(url, target, tmp_path / "checkpoint") as running:
+            first_batch(running, tmp_path / "checkpoint")
+            # Some way into the next micro-batch.
+            time.sleep(0.3)
+            java = [pid for pid, _, command in descendants(running.pid) if "java" in command.split(" ")[0]]
+            assert java
+            for pid in java:
+                kill(pid)
+            assert running.wait(60) != 0
+    with driver(url, target, tmp_path / "checkpoint", rows=50_000) as last:
+        output, _ = last.communicate(timeout=200)
     assert last.returncode == 0, Path(f"{tmp_path / 'checkpoint'}.log").read_text()[-3000:]
     assert "moved" in output
     assert Counter(drained(tmp_path / "to")) == Counter(numbered(0, COUNT))
@@ -204,22 +204,18 @@ def test_a_cluster_reads_three_queues_while_producers_write_and_an_executor_is_k
     for place in range(3):
         filled(tmp_path / f"host{place}", share // 2, first=place * share)
     source, target = f"qewqew:{tmp_path}/host*", tmp_path / "to"
-    with Cluster(tmp_path) as cluster:
-        running = driver(source, f"qewqew:{target}", tmp_path / "checkpoint", cluster.url, rows=15_000, once=False)
-        try:
-            first_batch(running, tmp_path / "checkpoint")
-            executors = cluster.executors()
-            assert len(executors) == 2
-            kill(executors[0])
-            for place in range(3):
-                filled(tmp_path / f"host{place}", share - share // 2, first=place * share + share // 2)
-            moved = qewqew.RangeReader(target)
-            eventually(lambda: moved.tail_position >= 3 * share * 66, 150)
-        finally:
-            for pid, _, _ in descendants(running.pid):
-                kill(pid)
-            running.kill()
-            running.wait()
+    with (
+        Cluster(tmp_path) as cluster,
+        driver(source, f"qewqew:{target}", tmp_path / "checkpoint", cluster.url, rows=15_000, once=False) as running,
+    ):
+        first_batch(running, tmp_path / "checkpoint")
+        executors = cluster.executors()
+        assert len(executors) == 2
+        kill(executors[0])
+        for place in range(3):
+            filled(tmp_path / f"host{place}", share - share // 2, first=place * share + share // 2)
+        moved = qewqew.RangeReader(target)
+        eventually(lambda: moved.tail_position >= 3 * share * 66, 150)
     assert Counter(drained(target)) == Counter(numbered(0, 3 * share))
 
 
@@ -376,25 +372,22 @@ def test_the_sources_that_hold_messages_lose_nothing_when_workers_and_the_driver
         file.put_many(numbered(0, count))
     urls = [f"aq:{tmp_path / 'aq'}", f"conq:{tmp_path / 'conq'}#jobs", f"mcp:{place}#IN.Q"]
 
-    def many(once: bool) -> subprocess.Popen[str]:
-        return several(urls, tmp_path, rows=2_000, once=once)
-
-    running = many(once=False)
-    first_batch(running, tmp_path / "several")
-    for pid in workers_of(running.pid)[:1]:
-        kill(pid)
-    first_batch(running, tmp_path / "several")
-    family = descendants(running.pid)
-    for pid, _, command in family:
-        if "java" in command.split(" ")[0]:
+    with several(urls, tmp_path, rows=2_000, once=False) as running:
+        first_batch(running, tmp_path / "several")
+        for pid in workers_of(running.pid)[:1]:
             kill(pid)
-    assert running.wait(60) != 0
+        first_batch(running, tmp_path / "several")
+        family = descendants(running.pid)
+        for pid, _, command in family:
+            if "java" in command.split(" ")[0]:
+                kill(pid)
+        assert running.wait(60) != 0
     # A run up to what is available takes what nobody has in hand when it begins: the processes of the dead driver see
     # that it is gone and end, and what it had leased becomes readable after leaseSeconds.
     eventually(lambda: not {pid for pid, _, _ in family} & {pid for pid, _, _ in processes()})
     eventually(lambda: manager.queue("jobs").stats().leased == 0)
-    last = many(once=True)
-    _, _ = last.communicate(timeout=200)
+    with several(urls, tmp_path, rows=2_000, once=True) as last:
+        last.communicate(timeout=200)
     assert last.returncode == 0, (tmp_path / "several.log").read_text()[-3000:]
     for number, url in enumerate(urls):
         # Spark's file sink takes each micro-batch once, and a replayed one has the same messages: once, then.
