@@ -26,7 +26,7 @@ impl Arrivals<'_> {
     pub(super) fn append(&self, slot: Slot, may: impl Fn(u64) -> bool) -> Result<Option<u64>> {
         let geometry = &self.0.geometry;
         let tail = self.0.wide(header::TAIL);
-        let number = geometry.number(slot);
+        let number = slot.number();
         for _ in 0..PATIENCE {
             let ticket = tail.load(Acquire);
             if !may(ticket) {

@@ -313,11 +313,19 @@ impl Queue {
     /// Moves messages whose lease has ended to phase 3, in the order in which they ended.
     #[inline]
     pub(super) fn maintain(&self, now: u64, limit: u32) -> Result<()> {
+        match Timetable(&self.space).first()? {
+            Some((deadline, _)) if deadline < now => self.expire(now, limit),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn expire(&self, now: u64, limit: u32) -> Result<()> {
         for _ in 0..limit {
             match Timetable(&self.space).first()? {
                 Some((deadline, slot)) if deadline < now => {
                     let State::Leased(delivery) = self.space.load_state(slot)? else {
-                        return Err(damaged("lease", self.space.geometry.number(slot).into()));
+                        return Err(damaged("lease", slot.number().into()));
                     };
                     self.give_back(slot, delivery)?;
                 }
@@ -367,7 +375,7 @@ impl Queue {
         let receipt = Receipt {
             id: space.id(slot).load(Relaxed),
             delivery,
-            slot: space.geometry.number(slot),
+            slot: slot.number(),
         };
         Ok(Some(Lease {
             receipt,
@@ -425,18 +433,23 @@ impl Queue {
     #[inline]
     pub(super) fn repairing<T>(&self, operation: impl Fn() -> Result<T>) -> Result<T> {
         match operation() {
-            Err(Error::Corrupt(_)) => {
-                self.repair()?;
-                operation()
-            }
+            Err(Error::Corrupt(_)) => self.repaired(&operation),
             outcome => outcome,
         }
+    }
+
+    #[cold]
+    fn repaired<T>(&self, operation: &dyn Fn() -> Result<T>) -> Result<T> {
+        self.repair()?;
+        operation()
     }
 
     #[inline]
     pub(super) fn lock(&self) -> Result<Guard<'_, impl Fn(u64)>> {
         let word = self.space.wide(header::LOCK);
-        let lock = Lock::new(word, &self.roster).break_foreign_after(Some(DAMAGE_PATIENCE));
+        let lock = Lock::new(word, &self.roster)
+            .members_only()
+            .break_foreign_after(Some(DAMAGE_PATIENCE));
         lock.acquire_within(LOCK_PATIENCE, |_| {
             // Damage that cannot be repaired shows in the operation that follows.
             let _ = self.repair();

@@ -142,7 +142,7 @@ impl Slots<'_> {
     pub(super) fn free(&self, slot: Slot) {
         // SYNC: slot (with `claim_in_segment`). No claimer has to see it before it sees the hint.
         self.0.state(slot).store(FREE, Release);
-        if let Some(class) = self.0.class_of(slot.segment()) {
+        if let Some(class) = self.0.class_of(self.0.geometry.segment_of(slot)) {
             self.offer(slot, class);
         }
     }
@@ -154,7 +154,7 @@ impl Slots<'_> {
         let Some(index) = geometry.index_of(slot, class) else {
             return;
         };
-        let (segment, group) = (slot.segment(), index / 64);
+        let (segment, group) = (geometry.segment_of(slot), index / 64);
         self.0
             .wide(geometry.taken(segment, group))
             .fetch_and(!(1 << (index % 64)), SeqCst);
@@ -246,7 +246,7 @@ impl Slots<'_> {
 
     /// Sets the hints of a slot that is free but may be hidden; harmless when it is not.
     pub(super) fn refresh_hints(&self, slot: Slot) {
-        if let Some(class) = self.0.class_of(slot.segment()) {
+        if let Some(class) = self.0.class_of(self.0.geometry.segment_of(slot)) {
             self.offer(slot, class);
         }
     }

@@ -60,11 +60,11 @@ impl Timetable<'_> {
         let len = self.len()?.min(self.0.geometry.max_messages - 1);
         let node = Node {
             deadline,
-            number: self.0.geometry.number(slot),
+            number: slot.number(),
         };
-        self.set(len, node)?;
+        self.put(len, node, slot);
         self.0.narrow(header::LEASED).store(len + 1, Relaxed);
-        self.rise(len, node)
+        if len > 0 { self.rise(len, node) } else { Ok(()) }
     }
 
     /// Takes a lease out, wherever it stands.
@@ -72,9 +72,9 @@ impl Timetable<'_> {
     pub(super) fn remove(&self, slot: Slot) -> Result<()> {
         let len = self.len()?;
         let at = self.place_of(slot, len)?;
-        let last = self.node(len - 1);
         self.0.narrow(header::LEASED).store(len - 1, Relaxed);
         if at < len - 1 {
+            let last = self.node(len - 1);
             self.set(at, last)?;
             self.settle(at, last, len - 1)?;
         }
@@ -87,7 +87,7 @@ impl Timetable<'_> {
         let at = self.place_of(slot, len)?;
         let node = Node {
             deadline,
-            number: self.0.geometry.number(slot),
+            number: slot.number(),
         };
         self.set(at, node)?;
         self.settle(at, node, len)
@@ -102,7 +102,7 @@ impl Timetable<'_> {
                 at as u32,
                 Node {
                     deadline: *deadline,
-                    number: self.0.geometry.number(*slot),
+                    number: slot.number(),
                 },
             )?;
         }
@@ -137,7 +137,7 @@ impl Timetable<'_> {
     #[inline]
     fn place_of(&self, slot: Slot, len: u32) -> Result<u32> {
         let at = self.0.link(slot).load(Relaxed);
-        if at < len && self.node(at).number == self.0.geometry.number(slot) {
+        if at < len && self.node(at).number == slot.number() {
             return Ok(at);
         }
         Err(damaged("place in the time table", at.into()))
@@ -205,11 +205,17 @@ impl Timetable<'_> {
 
     #[inline]
     fn set(&self, at: u32, node: Node) -> Result<()> {
-        let offset = self.0.geometry.node(at);
         let slot = self.0.slot(node.number)?;
+        self.put(at, node, slot);
+        Ok(())
+    }
+
+    /// As `set`, for a slot that is in hand already.
+    #[inline]
+    fn put(&self, at: u32, node: Node, slot: Slot) {
+        let offset = self.0.geometry.node(at);
         self.0.wide(offset).store(node.deadline, Relaxed);
         self.0.narrow(offset + 8).store(node.number, Relaxed);
         self.0.link(slot).store(at, Relaxed);
-        Ok(())
     }
 }

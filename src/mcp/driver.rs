@@ -148,7 +148,9 @@ impl Driver {
         let entry = entry.into();
         loop {
             let inside = Inside { driver: self };
-            let lock = Lock::new(self.region.u64(head::LOCK), &self.roster).break_foreign_after(Some(FOREIGN));
+            let lock = Lock::new(self.region.u64(head::LOCK), &self.roster)
+                .members_only()
+                .break_foreign_after(Some(FOREIGN));
             let repair = |_| inside.repair();
             let guard = match entry {
                 Entry::Soon => lock.acquire_within(LOCK_PATIENCE, repair)?,

@@ -21,6 +21,7 @@ pub struct Lock<'a> {
     word: &'a AtomicU64,
     roster: &'a Roster,
     foreign_timeout: Option<Duration>,
+    members_only: bool,
 }
 
 impl<'a> Lock<'a> {
@@ -30,7 +31,15 @@ impl<'a> Lock<'a> {
             word,
             roster,
             foreign_timeout: None,
+            members_only: false,
         }
+    }
+
+    /// Says that only participants ever use the word: none of them touches the word of a living owner, so letting go needs no
+    /// compare-and-swap.
+    pub fn members_only(mut self) -> Self {
+        self.members_only = true;
+        self
     }
 
     /// Breaks a lock that a foreign program (whose life cannot be asked for) has held for so long. `None` never does.
@@ -128,6 +137,7 @@ impl<'a> Lock<'a> {
         Guard {
             word: self.word,
             held: held.word(),
+            members_only: self.members_only,
             repair,
         }
     }
@@ -137,6 +147,7 @@ impl<'a> Lock<'a> {
 pub struct Guard<'a, R: Fn(u64)> {
     word: &'a AtomicU64,
     held: u64,
+    members_only: bool,
     repair: R,
 }
 
@@ -152,6 +163,14 @@ impl<R: Fn(u64)> Drop for Guard<'_, R> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             (self.repair)(self.held);
+        }
+        if self.members_only {
+            // A word that is not ours is damage, and perhaps somebody has repaired it by now.
+            if self.word.load(Ordering::Relaxed) == self.held {
+                // SYNC: lock (with `Lock::try_swap`)
+                self.word.store(0, Ordering::Release);
+            }
+            return;
         }
         // SYNC: lock (with `Lock::try_swap`). Never over another word: a foreign program may have broken ours.
         let _ = self
