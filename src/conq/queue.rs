@@ -217,7 +217,7 @@ impl Queue {
     }
 
     /// Takes the next message into the caller's hands for `timeout` nanoseconds; `None` when there is none.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, timeout: u64, now: u64) -> Result<Option<Lease>> {
         check_timeout(timeout)?;
         self.check_usable()?;
@@ -296,7 +296,7 @@ impl Queue {
         self.space.is_deleted()
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn check_usable(&self) -> Result<()> {
         if self.space.is_deleted() {
             return Err(Error::NotFound(format!("queue {} was deleted", self.id)));
@@ -311,7 +311,7 @@ impl Queue {
     }
 
     /// Moves messages whose lease has ended to phase 3, in the order in which they ended.
-    #[inline]
+    #[inline(always)]
     pub(super) fn maintain(&self, now: u64, limit: u32) -> Result<()> {
         match Timetable(&self.space).first()? {
             Some((deadline, _)) if deadline < now => self.expire(now, limit),
@@ -344,7 +344,7 @@ impl Queue {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn lease_next(&self, deadline: u64) -> Result<Option<Lease>> {
         let space = &self.space;
         let returned = Returned(space).first()?;
@@ -383,7 +383,7 @@ impl Queue {
         }))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn remove(&self, receipt: &Receipt, now: u64) -> Result<()> {
         let slot = self.held(receipt, now)?;
         Timetable(&self.space).remove(slot)?;
@@ -394,7 +394,7 @@ impl Queue {
     }
 
     /// The slot of a message that is in the hands of the receipt's owner, and of nobody else.
-    #[inline]
+    #[inline(always)]
     fn held(&self, receipt: &Receipt, now: u64) -> Result<Slot> {
         if let Some(slot) = self.space.geometry.slot(receipt.slot) {
             let space = &self.space;
@@ -423,14 +423,14 @@ impl Queue {
 
     /// Runs `operation` under the lock, with a time that is not before anybody else's. Damage to what is derived is repaired
     /// once, for which `operation` fails before it changes any state.
-    #[inline]
+    #[inline(always)]
     pub(super) fn locked<T>(&self, now: u64, operation: impl Fn(u64) -> Result<T>) -> Result<T> {
         let _guard = self.lock()?;
         let now = self.latest(now);
         self.repairing(|| operation(now))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn repairing<T>(&self, operation: impl Fn() -> Result<T>) -> Result<T> {
         match operation() {
             Err(Error::Corrupt(_)) => self.repaired(&operation),
@@ -444,8 +444,8 @@ impl Queue {
         operation()
     }
 
-    #[inline]
-    pub(super) fn lock(&self) -> Result<Guard<'_, impl Fn(u64)>> {
+    #[inline(always)]
+    pub(super) fn lock(&self) -> Result<Guard<'_, impl Fn(u64), true>> {
         let word = self.space.wide(header::LOCK);
         let lock = Lock::new(word, &self.roster)
             .members_only()
@@ -464,7 +464,7 @@ impl Queue {
     }
 
     /// Makes time never run backwards from one holder of the lock to the next.
-    #[inline]
+    #[inline(always)]
     pub(super) fn latest(&self, now: u64) -> u64 {
         let last = self.space.wide(header::LAST_NOW);
         let seen = last.load(Relaxed);

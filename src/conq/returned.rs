@@ -19,7 +19,7 @@ impl Returned<'_> {
     }
 
     /// The message to be delivered next, and how often it was delivered.
-    #[inline]
+    #[inline(always)]
     pub(super) fn first(&self) -> Result<Option<(Slot, u32)>> {
         let Some(slot) = self.end(header::EXPIRED_FIRST)? else {
             return Ok(None);

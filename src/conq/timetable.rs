@@ -22,7 +22,7 @@ struct Node {
 
 impl Timetable<'_> {
     /// Leases in the table, checked against what it can hold.
-    #[inline]
+    #[inline(always)]
     pub(super) fn len(&self) -> Result<u32> {
         let len = self.0.narrow(header::LEASED).load(Relaxed);
         if len > self.0.geometry.max_messages {
@@ -32,7 +32,7 @@ impl Timetable<'_> {
     }
 
     /// The lease that ends first.
-    #[inline]
+    #[inline(always)]
     pub(super) fn first(&self) -> Result<Option<(u64, Slot)>> {
         if self.len()? == 0 {
             return Ok(None);
@@ -42,7 +42,7 @@ impl Timetable<'_> {
     }
 
     /// Makes sure that one more lease can be added, so that adding it cannot fail.
-    #[inline]
+    #[inline(always)]
     pub(super) fn make_room(&self) -> Result<()> {
         let len = self.len()?;
         let geometry = &self.0.geometry;
@@ -55,7 +55,7 @@ impl Timetable<'_> {
     }
 
     /// Adds a lease; [`Timetable::make_room`] comes before.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&self, deadline: u64, slot: Slot) -> Result<()> {
         let len = self.len()?.min(self.0.geometry.max_messages - 1);
         let node = Node {
@@ -68,7 +68,7 @@ impl Timetable<'_> {
     }
 
     /// Takes a lease out, wherever it stands.
-    #[inline]
+    #[inline(always)]
     pub(super) fn remove(&self, slot: Slot) -> Result<()> {
         let len = self.len()?;
         let at = self.place_of(slot, len)?;
@@ -134,7 +134,7 @@ impl Timetable<'_> {
     }
 
     /// Where the slot's node is; a link that leads elsewhere is damage.
-    #[inline]
+    #[inline(always)]
     fn place_of(&self, slot: Slot, len: u32) -> Result<u32> {
         let at = self.0.link(slot).load(Relaxed);
         if at < len && self.node(at).number == slot.number() {

@@ -369,7 +369,7 @@ impl QueueFile {
 
 impl Inside<'_> {
     /// Where a message's text is; checked against its buffer.
-    #[inline]
+    #[inline(always)]
     pub(super) fn text_of(&self, message: &Message<'_>) -> Result<Text> {
         let (place, class) = (message.place(), message.get(descriptor::CLASS));
         let size = match place {
