@@ -432,16 +432,14 @@ impl Queue {
 
     #[inline(always)]
     pub(super) fn repairing<T>(&self, operation: impl Fn() -> Result<T>) -> Result<T> {
-        match operation() {
-            Err(Error::Corrupt(_)) => self.repaired(&operation),
-            outcome => outcome,
+        let mut repaired = false;
+        loop {
+            match operation() {
+                Err(Error::Corrupt(_)) if !repaired => self.repair()?,
+                outcome => return outcome,
+            }
+            repaired = true;
         }
-    }
-
-    #[cold]
-    fn repaired<T>(&self, operation: &dyn Fn() -> Result<T>) -> Result<T> {
-        self.repair()?;
-        operation()
     }
 
     #[inline(always)]

@@ -167,7 +167,7 @@ impl QueueFile {
     }
 
     /// One attempt; `None` when the next message is on its way between memory and disk.
-    #[inline]
+    #[inline(always)]
     fn read_some(&self, target: Target, limit: usize, out: &mut Batch, lock: Entry) -> Result<Option<Took>> {
         let took = match target {
             Target::Member(member) => self.read_member(member, limit, out, lock)?,
