@@ -4,7 +4,6 @@
 mod common;
 mod mcp_kit;
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::dirs::TestDir;
