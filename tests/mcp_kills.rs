@@ -119,7 +119,7 @@ fn kill_at_random(what: &'static str, reader: fn(&Args), promise: Promise, kills
         let mut worker = Spawn::new(&dir, name)
             .arg("queue", dir.queue().display())
             .arg("id", next_id)
-            .journal(200_000)
+            .journal(rounds(200_000, 2_000_000) as usize)
             .start_forked(body);
         worker.wait_ready();
         worker
