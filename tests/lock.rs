@@ -25,6 +25,8 @@ const LOCK: usize = 0;
 const FIRST: usize = 8;
 const SECOND: usize = 12;
 const TAKEOVERS: usize = 16;
+/// Not 0 where the lock is one that only participants use.
+const MEMBERS_ONLY: usize = 20;
 const TABLE: Table = Table::at(64);
 const LENGTH: u64 = 64 + TABLE.length() as u64;
 
@@ -35,7 +37,15 @@ struct Shared {
 
 impl Shared {
     fn create(dir: &TestDir) -> Self {
-        Region::create(&dir.queue().join("q"), LENGTH, |_| Ok(())).unwrap();
+        Shared::create_for(dir, false)
+    }
+
+    fn create_for(dir: &TestDir, members_only: bool) -> Self {
+        Region::create(&dir.queue().join("q"), LENGTH, |region| {
+            region.u32(MEMBERS_ONLY).store(members_only.into(), Relaxed);
+            Ok(())
+        })
+        .unwrap();
         Shared::open(&dir.queue())
     }
 
@@ -54,12 +64,20 @@ impl Shared {
 
     /// One change under the lock; panics if the lock shows a half-made one.
     fn add_one(&self, wait: Wait) -> tailrace::Result<()> {
+        let lock = Lock::new(self.region.u64(LOCK), &self.roster);
+        match self.region.u32(MEMBERS_ONLY).load(Relaxed) {
+            0 => self.add_under(lock, wait),
+            _ => self.add_under(lock.members_only(), wait),
+        }
+    }
+
+    fn add_under<const MEMBERS: bool>(&self, lock: Lock<'_, MEMBERS>, wait: Wait) -> tailrace::Result<()> {
         let region = &self.region;
         let repair = |_dead| {
             region.u32(SECOND).store(region.u32(FIRST).load(Relaxed), Relaxed);
             region.u32(TAKEOVERS).fetch_add(1, Relaxed);
         };
-        let guard = Lock::new(region.u64(LOCK), &self.roster).acquire(wait, repair)?;
+        let guard = lock.acquire(wait, repair)?;
         let (first, second) = self.pair();
         assert_eq!(first, second, "the lock shows a half-made change");
         region.u32(FIRST).store(first.wrapping_add(1), Relaxed);
@@ -75,9 +93,15 @@ fn soon() -> Wait {
 
 #[test]
 fn killed_holders_are_taken_over() {
+    // One after the other: each keeps all processors busy.
+    takeovers(false);
+    takeovers(true);
+}
+
+fn takeovers(members_only: bool) {
     let _dog = Watchdog::start("lock takeover", Duration::from_secs(240));
     let dir = TestDir::shm();
-    let shared = Shared::create(&dir);
+    let shared = Shared::create_for(&dir, members_only);
     let start = || -> Worker {
         let queue = dir.queue();
         Spawn::new(&dir, "holder").start_forked(move |args| {
@@ -129,9 +153,18 @@ fn killed_holders_are_taken_over() {
 
 #[test]
 fn killed_at_any_instruction_of_acquire_and_release() {
+    kill_at_every_step(false);
+}
+
+#[test]
+fn killed_at_any_instruction_of_a_lock_of_members() {
+    kill_at_every_step(true);
+}
+
+fn kill_at_every_step(members_only: bool) {
     let _dog = Watchdog::start("lock step-kill", Duration::from_secs(240));
     let dir = TestDir::shm();
-    drop(Shared::create(&dir));
+    drop(Shared::create_for(&dir, members_only));
     let queue = dir.queue();
     let report = StepKill::new(&dir).operations(2).run(
         || Shared::open(&queue),
@@ -206,7 +239,7 @@ fn a_foreign_holder_is_broken_only_by_the_timeout_that_was_asked_for() {
     let brief = || Wait::from_timeout(Some(Duration::from_millis(60)));
     assert!(matches!(shared.add_one(brief()), Err(Error::TimedOut)));
     let lock = Lock::new(shared.region.u64(LOCK), &shared.roster).break_foreign_after(Some(Duration::from_millis(20)));
-    let guard = lock.acquire(brief(), |dead| assert_eq!(dead, 1)).unwrap();
+    let guard = lock.acquire(soon(), |dead| assert_eq!(dead, 1)).unwrap();
     assert!(guard.recovered());
 }
 
@@ -230,13 +263,28 @@ fn a_panic_under_the_lock_repairs_and_releases() {
 
 #[test]
 fn threads_of_one_handle_exclude_each_other() {
+    for members_only in [false, true] {
+        let dir = TestDir::shm();
+        let shared = Shared::create_for(&dir, members_only);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..20_000).for_each(|_| shared.add_one(soon()).unwrap()));
+            }
+        });
+        assert_eq!(shared.pair(), (80_000, 80_000));
+        assert_eq!(shared.region.u32(TAKEOVERS).load(Relaxed), 0);
+    }
+}
+
+#[test]
+fn a_word_that_is_not_ours_any_more_is_left_alone() {
     let dir = TestDir::shm();
     let shared = Shared::create(&dir);
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| (0..20_000).for_each(|_| shared.add_one(soon()).unwrap()));
-        }
-    });
-    assert_eq!(shared.pair(), (80_000, 80_000));
-    assert_eq!(shared.region.u32(TAKEOVERS).load(Relaxed), 0);
+    let lock = Lock::new(shared.region.u64(LOCK), &shared.roster);
+    for damage in [1, u64::MAX] {
+        let guard = lock.members_only().acquire(soon(), |_| {}).unwrap();
+        shared.region.u64(LOCK).store(damage, Relaxed);
+        drop(guard);
+        assert_eq!(shared.region.u64(LOCK).swap(0, Relaxed), damage);
+    }
 }

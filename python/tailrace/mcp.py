@@ -23,7 +23,8 @@ b'second'
 - **Read and write** wait; ``timeout=0`` is the INCOMPLETE.IO branch (:class:`~tailrace.QueueEmpty`,
   :class:`~tailrace.QueueFull`).
 - **End of file**: when the last writer closes (or is killed: ``abended``) and the queue is empty, every reader gets
-  :class:`~tailrace.EndOfFile`, again and again, until it opens the file anew or a new writer comes.
+  :class:`~tailrace.EndOfFile`, again and again, until it opens the file anew or a new writer comes. Who opens the file
+  after somebody has taken the end waits for the next writer.
 - **Families**: ``family_size=3`` makes three queues under one name, keys 1 to 3; key 0 reads from the first that is
   not empty.
 - **Disk**: at most ``buffers`` messages of a queue are in memory, the others wait on its queue disk.

@@ -22,11 +22,11 @@ pub(super) struct Arrivals<'a>(pub(super) &'a Space);
 impl Arrivals<'_> {
     /// Appends a ready slot, whose id becomes its ticket. `may` is asked for every ticket that is tried; `None` when it says
     /// no.
-    #[inline]
+    #[inline(always)]
     pub(super) fn append(&self, slot: Slot, may: impl Fn(u64) -> bool) -> Result<Option<u64>> {
         let geometry = &self.0.geometry;
         let tail = self.0.wide(header::TAIL);
-        let number = geometry.number(slot);
+        let number = slot.number();
         for _ in 0..PATIENCE {
             let ticket = tail.load(Acquire);
             if !may(ticket) {
@@ -92,7 +92,7 @@ impl Arrivals<'_> {
 
     /// The oldest ready message; places that were read already are left behind on the way. The
     /// caller holds the lock.
-    #[inline]
+    #[inline(always)]
     pub(super) fn first(&self) -> Result<Option<Slot>> {
         let geometry = &self.0.geometry;
         let head = self.0.wide(header::HEAD);
@@ -135,7 +135,7 @@ impl Arrivals<'_> {
         self.leave(self.0.wide(header::HEAD).load(Relaxed));
     }
 
-    #[inline]
+    #[inline(always)]
     fn leave(&self, ticket: u64) {
         let geometry = &self.0.geometry;
         let next = Place::empty(geometry.lap(ticket) + 1).word();

@@ -35,11 +35,13 @@ pub struct Geometry {
     // Powers of two as shifts: these are used with every message.
     unit_shift: u32,
     units_shift: u32,
+    segment_shift: u32,
     places_shift: u32,
     strides: [u32; MAX_CLASSES],
     slots: [u32; MAX_CLASSES],
     classes: usize,
     open_words: usize,
+    states: usize,
     table: usize,
     open: usize,
     ring: usize,
@@ -138,11 +140,13 @@ impl Geometry {
             places,
             unit_shift: unit.trailing_zeros(),
             units_shift: units.trailing_zeros(),
+            segment_shift: unit.trailing_zeros() + units.trailing_zeros(),
             places_shift: places.trailing_zeros(),
             strides,
             slots: strides.map(|stride| usable.checked_div(stride).unwrap_or(0)),
             classes,
             open_words: open_words(segments),
+            states: 8 + units as usize / 8,
             table,
             open,
             ring,
@@ -233,8 +237,8 @@ impl Geometry {
     /// First byte and length of a segment.
     #[inline]
     pub fn segment(&self, segment: u32) -> (usize, usize) {
-        let length = 1 << (self.unit_shift + self.units_shift);
-        (self.first_segment + segment as usize * length, length)
+        let shift = self.segment_shift;
+        (self.first_segment + ((segment as usize) << shift), 1 << shift)
     }
 
     /// The groups of a segment that have no free slot.
@@ -253,14 +257,24 @@ impl Geometry {
     #[inline]
     pub fn slot(&self, number: u32) -> Option<Slot> {
         let (segment, unit) = (number >> self.units_shift, number & (self.units - 1));
-        (segment < self.segments && unit >= self.reserved_units).then_some(Slot { segment, unit })
+        (segment < self.segments && unit >= self.reserved_units).then(|| self.slot_of(segment, unit))
     }
 
-    /// A slot by its segment, class and place among the slots of the segment.
+    /// A slot by its segment, class and place in the segment.
     #[inline]
     pub fn slot_at(&self, segment: u32, class: usize, index: u32) -> Slot {
-        let unit = self.reserved_units + index * self.stride(class);
-        Slot { segment, unit }
+        self.slot_of(segment, self.reserved_units + index * self.stride(class))
+    }
+
+    #[inline]
+    fn slot_of(&self, segment: u32, unit: u32) -> Slot {
+        let start = self.segment(segment).0;
+        Slot {
+            number: segment << self.units_shift | unit,
+            unit,
+            head: start + ((unit as usize) << self.unit_shift),
+            state: start + self.states + 4 * unit as usize,
+        }
     }
 
     /// The place of a slot in its segment when that has this class; `None` when no slot of the class starts there.
@@ -272,23 +286,22 @@ impl Geometry {
         (index * stride == unit && index < self.slots_in_segment(class)).then_some(index)
     }
 
-    /// The number of a slot, as stored.
+    /// The segment that a slot is in.
     #[inline]
-    pub fn number(&self, slot: Slot) -> u32 {
-        slot.segment << self.units_shift | slot.unit
+    pub fn segment_of(&self, slot: Slot) -> u32 {
+        slot.number >> self.units_shift
     }
 
     /// The state word of a slot.
     #[inline]
     pub fn state(&self, slot: Slot) -> usize {
-        let words = 8 + self.units as usize / 8;
-        self.segment(slot.segment).0 + words + 4 * slot.unit as usize
+        slot.state
     }
 
     /// A field of a slot, see [`slot`].
     #[inline]
     pub fn field(&self, slot: Slot, field: usize) -> usize {
-        self.segment(slot.segment).0 + ((slot.unit as usize) << self.unit_shift) + field
+        slot.head + field
     }
 
     /// Where a message of this length lies; `None` when no honest message can have it in this slot.
@@ -298,47 +311,22 @@ impl Geometry {
         let room = room - slot::BYTES;
         (length <= self.max_message_size && length as usize <= room).then(|| self.field(slot, slot::BYTES))
     }
-
-    /// The offsets of the 64-bit and of the 32-bit words that a queue with `slots` small messages uses, for the model of memory.
-    pub fn words(&self, slots: u32) -> (Vec<usize>, Vec<usize>) {
-        let mut wide = header::WIDE.to_vec();
-        let mut narrow = header::NARROW.to_vec();
-        wide.extend((0..self.participants as usize).map(|entry| header::LENGTH + 8 + 8 * entry));
-        narrow.push(header::LENGTH);
-        narrow.extend((0..self.segments).map(|segment| self.table_word(segment)));
-        wide.extend((0..self.classes * self.open_words()).map(|word| self.open + 8 * word));
-        wide.extend((0..self.places).map(|ticket| self.place(ticket)));
-        for node in 0..self.max_messages {
-            wide.push(self.node(node));
-            narrow.push(self.node(node) + 8);
-        }
-        wide.extend([self.full_groups(0), self.taken(0, 0)]);
-        for index in 0..slots {
-            let slot = self.slot_at(0, 0, index);
-            wide.extend([slot::ID, slot::ENQUEUED, slot::DEADLINE].map(|field| self.field(slot, field)));
-            narrow.extend([slot::LENGTH, slot::LINK].map(|field| self.field(slot, field)));
-            narrow.extend(
-                (slot::BYTES..self.unit as usize)
-                    .step_by(4)
-                    .map(|at| self.field(slot, at)),
-            );
-            narrow.push(self.state(slot));
-        }
-        (wide, narrow)
-    }
 }
 
-/// A slot that is inside the file.
+/// A slot that is inside the file. Where its words are is computed once, when it is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot {
-    segment: u32,
+    number: u32,
     unit: u32,
+    head: usize,
+    state: usize,
 }
 
 impl Slot {
-    /// The segment that it is in.
-    pub fn segment(self) -> u32 {
-        self.segment
+    /// As stored.
+    #[inline]
+    pub fn number(self) -> u32 {
+        self.number
     }
 }
 
@@ -432,7 +420,7 @@ mod tests {
             for class in 0..geometry.classes() {
                 for index in 0..geometry.slots_in_segment(class) {
                     let slot = geometry.slot_at(segment, class, index);
-                    assert_eq!(geometry.slot(geometry.number(slot)), Some(slot));
+                    assert_eq!(geometry.slot(slot.number()), Some(slot));
                     assert_eq!(geometry.index_of(slot, class), Some(index));
                     let reserved = start + (geometry.reserved_units * geometry.unit) as usize;
                     assert!(geometry.state(slot) + 4 <= reserved);

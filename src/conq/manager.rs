@@ -203,7 +203,7 @@ impl Manager {
     }
 
     /// Takes the next message of a queue that has not been delivered too often; those that have go to the dead-letter queue.
-    #[inline]
+    #[inline(always)]
     pub fn lease(&self, queue: &Queue, timeout: u64) -> Result<Option<Lease>> {
         loop {
             let lease = queue.read(timeout, self.now())?;

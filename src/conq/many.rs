@@ -1,5 +1,8 @@
 //! Several messages at once, in parts, so that others get the lock in between; and the bytes of a lease.
 
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+
 use super::layout::Slot;
 use super::queue::{Lease, MOVES_PER_CALL, Queue, Receipt, check_timeout};
 use super::state::State;
@@ -62,14 +65,14 @@ impl Queue {
         Ok(finished)
     }
 
-    /// Copies the message into `out`, which has its length; false when it was no longer the caller's.
-    pub fn copy(&self, lease: &Lease, out: &mut [u8]) -> bool {
-        let Some((slot, offset)) = self.lease_bytes(lease) else {
-            return false;
-        };
-        let length = lease.length.min(out.len());
-        self.space.region.copy_out(offset, &mut out[..length]);
-        self.still_held(slot, lease)
+    /// The bytes of a lease, to be copied once to where they belong.
+    #[inline]
+    pub fn bytes_of<'a>(&'a self, lease: &'a Lease) -> LeaseBytes<'a> {
+        LeaseBytes {
+            queue: self,
+            lease,
+            held: Cell::new(false),
+        }
     }
 
     /// Appends the message to `out`; false, with `out` as it was, when it was no longer the caller's.
@@ -86,6 +89,7 @@ impl Queue {
         held
     }
 
+    #[inline]
     fn lease_bytes(&self, lease: &Lease) -> Option<(Slot, usize)> {
         let slot = self.space.geometry.slot(lease.receipt.slot)?;
         let length = u32::try_from(lease.length).ok()?;
@@ -93,10 +97,50 @@ impl Queue {
     }
 
     /// Whether the bytes that were just copied are those of the lease: its slot was not given to another message.
+    #[inline]
     fn still_held(&self, slot: Slot, lease: &Lease) -> bool {
         // SYNC: overwritten (with `enqueue_quietly`): whoever copied a byte of another message sees that the state changed.
         fence(Acquire);
         let leased = State::Leased(lease.receipt.delivery).word();
         self.space.state(slot).load(Relaxed) == leased && self.space.id(slot).load(Relaxed) == lease.receipt.id
+    }
+}
+
+/// What [`Queue::bytes_of`] gives.
+#[derive(Debug)]
+pub struct LeaseBytes<'a> {
+    queue: &'a Queue,
+    lease: &'a Lease,
+    held: Cell<bool>,
+}
+
+impl LeaseBytes<'_> {
+    /// Bytes of the message.
+    #[inline]
+    pub fn size(&self) -> usize {
+        self.lease.length
+    }
+
+    /// Copies the message into `out`, which has its length; all of `out` is initialised afterwards, with zeros where it is no
+    /// longer there.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    #[inline]
+    pub fn copy_to(&self, out: &mut [MaybeUninit<u8>]) {
+        assert_eq!(out.len(), self.lease.length, "the length of the message");
+        match self.queue.lease_bytes(self.lease) {
+            Some((slot, offset)) => {
+                self.queue.space.region.copy_out_uninit(offset, out);
+                self.held.set(self.queue.still_held(slot, self.lease));
+            }
+            None => out.fill(MaybeUninit::new(0)),
+        }
+    }
+
+    /// Whether what was copied is the message: it was still in the caller's hands.
+    #[inline]
+    pub fn were_held(&self) -> bool {
+        self.held.get()
     }
 }

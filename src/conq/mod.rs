@@ -22,6 +22,7 @@ pub mod layout;
 #[cfg(not(loom))]
 pub mod manager;
 mod many;
+mod model;
 mod open;
 mod options;
 pub mod origin;
@@ -46,6 +47,7 @@ pub mod wait;
 pub use layout::{DeadLetter, Options};
 #[cfg(not(loom))]
 pub use manager::{Manager, Message};
+pub use many::LeaseBytes;
 pub use queue::{Lease, Queue, Receipt, Stats, Unfinished};
 #[cfg(not(loom))]
 pub use wait::NamedQueue;

@@ -217,7 +217,7 @@ impl Queue {
     }
 
     /// Takes the next message into the caller's hands for `timeout` nanoseconds; `None` when there is none.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, timeout: u64, now: u64) -> Result<Option<Lease>> {
         check_timeout(timeout)?;
         self.check_usable()?;
@@ -296,7 +296,7 @@ impl Queue {
         self.space.is_deleted()
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn check_usable(&self) -> Result<()> {
         if self.space.is_deleted() {
             return Err(Error::NotFound(format!("queue {} was deleted", self.id)));
@@ -311,13 +311,21 @@ impl Queue {
     }
 
     /// Moves messages whose lease has ended to phase 3, in the order in which they ended.
-    #[inline]
+    #[inline(always)]
     pub(super) fn maintain(&self, now: u64, limit: u32) -> Result<()> {
+        match Timetable(&self.space).first()? {
+            Some((deadline, _)) if deadline < now => self.expire(now, limit),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn expire(&self, now: u64, limit: u32) -> Result<()> {
         for _ in 0..limit {
             match Timetable(&self.space).first()? {
                 Some((deadline, slot)) if deadline < now => {
                     let State::Leased(delivery) = self.space.load_state(slot)? else {
-                        return Err(damaged("lease", self.space.geometry.number(slot).into()));
+                        return Err(damaged("lease", slot.number().into()));
                     };
                     self.give_back(slot, delivery)?;
                 }
@@ -336,7 +344,7 @@ impl Queue {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn lease_next(&self, deadline: u64) -> Result<Option<Lease>> {
         let space = &self.space;
         let returned = Returned(space).first()?;
@@ -367,7 +375,7 @@ impl Queue {
         let receipt = Receipt {
             id: space.id(slot).load(Relaxed),
             delivery,
-            slot: space.geometry.number(slot),
+            slot: slot.number(),
         };
         Ok(Some(Lease {
             receipt,
@@ -375,7 +383,7 @@ impl Queue {
         }))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn remove(&self, receipt: &Receipt, now: u64) -> Result<()> {
         let slot = self.held(receipt, now)?;
         Timetable(&self.space).remove(slot)?;
@@ -386,7 +394,7 @@ impl Queue {
     }
 
     /// The slot of a message that is in the hands of the receipt's owner, and of nobody else.
-    #[inline]
+    #[inline(always)]
     fn held(&self, receipt: &Receipt, now: u64) -> Result<Slot> {
         if let Some(slot) = self.space.geometry.slot(receipt.slot) {
             let space = &self.space;
@@ -415,28 +423,31 @@ impl Queue {
 
     /// Runs `operation` under the lock, with a time that is not before anybody else's. Damage to what is derived is repaired
     /// once, for which `operation` fails before it changes any state.
-    #[inline]
+    #[inline(always)]
     pub(super) fn locked<T>(&self, now: u64, operation: impl Fn(u64) -> Result<T>) -> Result<T> {
         let _guard = self.lock()?;
         let now = self.latest(now);
         self.repairing(|| operation(now))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn repairing<T>(&self, operation: impl Fn() -> Result<T>) -> Result<T> {
-        match operation() {
-            Err(Error::Corrupt(_)) => {
-                self.repair()?;
-                operation()
+        let mut repaired = false;
+        loop {
+            match operation() {
+                Err(Error::Corrupt(_)) if !repaired => self.repair()?,
+                outcome => return outcome,
             }
-            outcome => outcome,
+            repaired = true;
         }
     }
 
-    #[inline]
-    pub(super) fn lock(&self) -> Result<Guard<'_, impl Fn(u64)>> {
+    #[inline(always)]
+    pub(super) fn lock(&self) -> Result<Guard<'_, impl Fn(u64), true>> {
         let word = self.space.wide(header::LOCK);
-        let lock = Lock::new(word, &self.roster).break_foreign_after(Some(DAMAGE_PATIENCE));
+        let lock = Lock::new(word, &self.roster)
+            .members_only()
+            .break_foreign_after(Some(DAMAGE_PATIENCE));
         lock.acquire_within(LOCK_PATIENCE, |_| {
             // Damage that cannot be repaired shows in the operation that follows.
             let _ = self.repair();
@@ -451,7 +462,7 @@ impl Queue {
     }
 
     /// Makes time never run backwards from one holder of the lock to the next.
-    #[inline]
+    #[inline(always)]
     pub(super) fn latest(&self, now: u64) -> u64 {
         let last = self.space.wide(header::LAST_NOW);
         let seen = last.load(Relaxed);

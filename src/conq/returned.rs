@@ -19,7 +19,7 @@ impl Returned<'_> {
     }
 
     /// The message to be delivered next, and how often it was delivered.
-    #[inline]
+    #[inline(always)]
     pub(super) fn first(&self) -> Result<Option<(Slot, u32)>> {
         let Some(slot) = self.end(header::EXPIRED_FIRST)? else {
             return Ok(None);
@@ -44,7 +44,7 @@ impl Returned<'_> {
     /// Adds a message at the end, after its state has changed.
     pub(super) fn append(&self, slot: Slot) -> Result<()> {
         let last = self.end(header::EXPIRED_LAST)?;
-        let number = self.0.geometry.number(slot) + 1;
+        let number = slot.number() + 1;
         self.0.link(slot).store(0, Relaxed);
         match last {
             Some(last) => self.0.link(last).store(number, Relaxed),

@@ -28,7 +28,7 @@ pub(super) struct Slots<'a>(pub(super) &'a Space);
 impl Slots<'_> {
     /// Claims a slot of the right size for a message of `length` bytes; `None` when there is neither one free nor memory that
     /// was never used.
-    #[inline]
+    #[inline(always)]
     pub(super) fn claim(&self, length: usize, owner: Tag) -> Result<Option<Slot>> {
         let class = self.class_for(length)?;
         for _ in 0..PATIENCE {
@@ -57,6 +57,7 @@ impl Slots<'_> {
         })
     }
 
+    #[inline(always)]
     fn claim_in(&self, class: usize, owner: Tag) -> Option<Slot> {
         let geometry = &self.0.geometry;
         for word in 0..geometry.open_words() {
@@ -88,7 +89,7 @@ impl Slots<'_> {
         None
     }
 
-    #[inline]
+    #[inline(always)]
     fn claim_in_segment(&self, segment: u32, class: usize, owner: Tag) -> Option<Slot> {
         let geometry = &self.0.geometry;
         let claimed = State::Filling(owner).word();
@@ -138,23 +139,23 @@ impl Slots<'_> {
     }
 
     /// Gives a slot back: from now on its message does not exist. Only its owner may.
-    #[inline]
+    #[inline(always)]
     pub(super) fn free(&self, slot: Slot) {
         // SYNC: slot (with `claim_in_segment`). No claimer has to see it before it sees the hint.
         self.0.state(slot).store(FREE, Release);
-        if let Some(class) = self.0.class_of(slot.segment()) {
+        if let Some(class) = self.0.class_of(self.0.geometry.segment_of(slot)) {
             self.offer(slot, class);
         }
     }
 
     /// Sets the hints for a free slot.
-    #[inline]
+    #[inline(always)]
     fn offer(&self, slot: Slot, class: usize) {
         let geometry = &self.0.geometry;
         let Some(index) = geometry.index_of(slot, class) else {
             return;
         };
-        let (segment, group) = (slot.segment(), index / 64);
+        let (segment, group) = (geometry.segment_of(slot), index / 64);
         self.0
             .wide(geometry.taken(segment, group))
             .fetch_and(!(1 << (index % 64)), SeqCst);
@@ -246,7 +247,7 @@ impl Slots<'_> {
 
     /// Sets the hints of a slot that is free but may be hidden; harmless when it is not.
     pub(super) fn refresh_hints(&self, slot: Slot) {
-        if let Some(class) = self.0.class_of(slot.segment()) {
+        if let Some(class) = self.0.class_of(self.0.geometry.segment_of(slot)) {
             self.offer(slot, class);
         }
     }

@@ -22,7 +22,7 @@ struct Node {
 
 impl Timetable<'_> {
     /// Leases in the table, checked against what it can hold.
-    #[inline]
+    #[inline(always)]
     pub(super) fn len(&self) -> Result<u32> {
         let len = self.0.narrow(header::LEASED).load(Relaxed);
         if len > self.0.geometry.max_messages {
@@ -32,7 +32,7 @@ impl Timetable<'_> {
     }
 
     /// The lease that ends first.
-    #[inline]
+    #[inline(always)]
     pub(super) fn first(&self) -> Result<Option<(u64, Slot)>> {
         if self.len()? == 0 {
             return Ok(None);
@@ -42,7 +42,7 @@ impl Timetable<'_> {
     }
 
     /// Makes sure that one more lease can be added, so that adding it cannot fail.
-    #[inline]
+    #[inline(always)]
     pub(super) fn make_room(&self) -> Result<()> {
         let len = self.len()?;
         let geometry = &self.0.geometry;
@@ -55,26 +55,26 @@ impl Timetable<'_> {
     }
 
     /// Adds a lease; [`Timetable::make_room`] comes before.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&self, deadline: u64, slot: Slot) -> Result<()> {
         let len = self.len()?.min(self.0.geometry.max_messages - 1);
         let node = Node {
             deadline,
-            number: self.0.geometry.number(slot),
+            number: slot.number(),
         };
-        self.set(len, node)?;
+        self.put(len, node, slot);
         self.0.narrow(header::LEASED).store(len + 1, Relaxed);
-        self.rise(len, node)
+        if len > 0 { self.rise(len, node) } else { Ok(()) }
     }
 
     /// Takes a lease out, wherever it stands.
-    #[inline]
+    #[inline(always)]
     pub(super) fn remove(&self, slot: Slot) -> Result<()> {
         let len = self.len()?;
         let at = self.place_of(slot, len)?;
-        let last = self.node(len - 1);
         self.0.narrow(header::LEASED).store(len - 1, Relaxed);
         if at < len - 1 {
+            let last = self.node(len - 1);
             self.set(at, last)?;
             self.settle(at, last, len - 1)?;
         }
@@ -87,7 +87,7 @@ impl Timetable<'_> {
         let at = self.place_of(slot, len)?;
         let node = Node {
             deadline,
-            number: self.0.geometry.number(slot),
+            number: slot.number(),
         };
         self.set(at, node)?;
         self.settle(at, node, len)
@@ -102,7 +102,7 @@ impl Timetable<'_> {
                 at as u32,
                 Node {
                     deadline: *deadline,
-                    number: self.0.geometry.number(*slot),
+                    number: slot.number(),
                 },
             )?;
         }
@@ -134,10 +134,10 @@ impl Timetable<'_> {
     }
 
     /// Where the slot's node is; a link that leads elsewhere is damage.
-    #[inline]
+    #[inline(always)]
     fn place_of(&self, slot: Slot, len: u32) -> Result<u32> {
         let at = self.0.link(slot).load(Relaxed);
-        if at < len && self.node(at).number == self.0.geometry.number(slot) {
+        if at < len && self.node(at).number == slot.number() {
             return Ok(at);
         }
         Err(damaged("place in the time table", at.into()))
@@ -205,11 +205,17 @@ impl Timetable<'_> {
 
     #[inline]
     fn set(&self, at: u32, node: Node) -> Result<()> {
-        let offset = self.0.geometry.node(at);
         let slot = self.0.slot(node.number)?;
+        self.put(at, node, slot);
+        Ok(())
+    }
+
+    /// As `set`, for a slot that is in hand already.
+    #[inline]
+    fn put(&self, at: u32, node: Node, slot: Slot) {
+        let offset = self.0.geometry.node(at);
         self.0.wide(offset).store(node.deadline, Relaxed);
         self.0.narrow(offset + 8).store(node.number, Relaxed);
         self.0.link(slot).store(at, Relaxed);
-        Ok(())
     }
 }

@@ -140,6 +140,7 @@ impl Driver {
 
     /// Enters the monitor, runs `work` there and leaves; again and again while `work` asks for more memory.
     /// [`Error::TimedOut`] when a living holder does not leave in time.
+    #[inline(always)]
     pub(super) fn inside<T>(
         &self,
         entry: impl Into<Entry>,
@@ -148,7 +149,9 @@ impl Driver {
         let entry = entry.into();
         loop {
             let inside = Inside { driver: self };
-            let lock = Lock::new(self.region.u64(head::LOCK), &self.roster).break_foreign_after(Some(FOREIGN));
+            let lock = Lock::new(self.region.u64(head::LOCK), &self.roster)
+                .members_only()
+                .break_foreign_after(Some(FOREIGN));
             let repair = |_| inside.repair();
             let guard = match entry {
                 Entry::Soon => lock.acquire_within(LOCK_PATIENCE, repair)?,
@@ -244,13 +247,13 @@ impl<'a> Inside<'a> {
     }
 
     /// The message descriptor with this number (from 1 on).
-    #[inline]
+    #[inline(always)]
     pub(super) fn message(&self, number: u32) -> Result<Message<'a>> {
         self.find_message(number)
             .ok_or_else(|| Error::Corrupt(format!("there is no message descriptor {number}")))
     }
 
-    #[inline]
+    #[inline(always)]
     fn find_message(&self, number: u32) -> Option<Message<'a>> {
         let index = number.checked_sub(1)?;
         let block = index / BLOCK;
@@ -269,7 +272,7 @@ impl<'a> Inside<'a> {
 
 impl Driver {
     /// The memory of `units` units at `span`; `None` when they are not all inside their segment.
-    #[inline]
+    #[inline(always)]
     pub(super) fn memory_at(&self, span: Span, units: u32) -> Option<(&Region, usize)> {
         let end = span.unit.checked_add(units)?;
         if span.segment == 0 {

@@ -28,7 +28,7 @@ pub(super) struct Buffer {
 
 impl<'a> Inside<'a> {
     /// Memory of `units` units, from the pool or never used before.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_memory(&self, units: u32) -> Attempt<Buffer> {
         let class = class_for(units).ok_or(Stop::Grow(units))?;
         if let Some(found) = self.first_list_from(class) {
@@ -38,7 +38,7 @@ impl<'a> Inside<'a> {
     }
 
     /// A message buffer for `bytes` bytes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_buffer(&self, bytes: usize) -> Attempt<Buffer> {
         let buffer = self.take_memory(units_for(bytes))?;
         self.add(head::BUFFERS_IN_USE, 1);
@@ -46,13 +46,13 @@ impl<'a> Inside<'a> {
     }
 
     /// A message buffer goes back to the pool.
-    #[inline]
+    #[inline(always)]
     pub(super) fn return_buffer(&self, buffer: Buffer) -> Result<()> {
         self.add(head::BUFFERS_IN_USE, -1);
         self.return_memory(buffer)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn return_memory(&self, buffer: Buffer) -> Result<()> {
         if buffer.class >= CLASSES {
             return Err(Error::Corrupt(format!("no buffer has size class {}", buffer.class)));
@@ -66,14 +66,14 @@ impl<'a> Inside<'a> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn memory_of(&self, buffer: Buffer) -> Result<(&'a Region, usize)> {
         self.driver
             .memory_at(buffer.span, class_units(buffer.class))
             .ok_or_else(|| Error::Corrupt(format!("no buffer of class {} is at {:?}", buffer.class, buffer.span)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn first_list_from(&self, class: u32) -> Option<u32> {
         let mask = |half: u32| {
             let word = self.driver.region.u64(head::POOL_MASK + 8 * half as usize);
@@ -89,7 +89,7 @@ impl<'a> Inside<'a> {
         (found < CLASSES).then_some(found)
     }
 
-    #[inline]
+    #[inline(always)]
     fn mark_list(&self, class: u32, filled: bool) {
         let word = self.driver.region.u64(head::POOL_MASK + 8 * (class / 64) as usize);
         let bit = 1 << (class % 64);
@@ -97,7 +97,7 @@ impl<'a> Inside<'a> {
         word.store(if filled { mask | bit } else { mask & !bit }, Ordering::Relaxed);
     }
 
-    #[inline]
+    #[inline(always)]
     fn take_from_list(&self, found: u32, wanted: u32) -> Result<Buffer> {
         let list = head::POOL + 4 * found as usize;
         let word = self.get(list);
@@ -154,7 +154,7 @@ impl<'a> Inside<'a> {
     }
 
     /// A zeroed-out message descriptor, marked as being filled by `user`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_descriptor(&self, user: u32) -> Attempt<Message<'a>> {
         if self.get(head::FREE_DESCRIPTOR) == 0 {
             self.add_block()?;
@@ -176,7 +176,7 @@ impl<'a> Inside<'a> {
     }
 
     /// The descriptor is free again; what it named must have been returned.
-    #[inline]
+    #[inline(always)]
     pub(super) fn return_descriptor(&self, message: &Message<'_>) {
         message.set_state(MessageState::Free);
         message.set(descriptor::NEXT, self.get(head::FREE_DESCRIPTOR));

@@ -55,7 +55,7 @@ pub(super) enum Next<'a> {
 
 impl<'a> Inside<'a> {
     /// The queue behind a Q-key.
-    #[inline]
+    #[inline(always)]
     pub(super) fn live(&self, key: QKey) -> Result<Queue<'a>> {
         let queue = self.queue(key.slot);
         let same = queue.state() == QueueState::Live && queue.get(queue::GENERATION) == key.generation;
@@ -63,7 +63,7 @@ impl<'a> Inside<'a> {
     }
 
     /// Takes a descriptor and a place for a message of `size` bytes. `spill` asks for a place on the queue disk.
-    #[inline]
+    #[inline(always)]
     pub(super) fn begin(&self, q: &Queue<'_>, user: u32, size: usize, spill: bool) -> Attempt<Message<'a>> {
         // Before anything changes: what can fail for want of memory comes first, and is complete in itself.
         let buffer = if spill { None } else { Some(self.take_buffer(size)?) };
@@ -92,7 +92,7 @@ impl<'a> Inside<'a> {
     }
 
     /// Puts a filled message into the list, for anybody to read.
-    #[inline]
+    #[inline(always)]
     pub(super) fn finish(&self, q: &Queue<'_>, message: &Message<'_>, end: End) -> Result<()> {
         let counter = if end == End::Back { queue::BACK } else { queue::TOP };
         let order = q.get_wide(counter);
@@ -125,7 +125,7 @@ impl<'a> Inside<'a> {
     }
 
     /// The first message that is in nobody's hands.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next(&self, q: &Queue<'_>) -> Result<Next<'a>> {
         let mut number = q.get(queue::CURSOR);
         for _ in 0..=self.most_messages(q) {
@@ -148,7 +148,7 @@ impl<'a> Inside<'a> {
     }
 
     /// Takes a message out of the queue for good; this is the moment at which it is read.
-    #[inline]
+    #[inline(always)]
     pub(super) fn remove(&self, q: &Queue<'_>, message: &Message<'_>) -> Result<()> {
         let (state, place) = (message.state(), message.place());
         message.set_state(MessageState::Free);
@@ -162,6 +162,7 @@ impl<'a> Inside<'a> {
     }
 
     /// Frees a descriptor that is in no list, with its place.
+    #[inline(always)]
     pub(super) fn discard(&self, q: &Queue<'_>, message: &Message<'_>, place: Place) -> Result<()> {
         message.set_state(MessageState::Free);
         q.add(queue::OCCUPIED, -1);
@@ -178,7 +179,7 @@ impl<'a> Inside<'a> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn unlink(&self, q: &Queue<'_>, message: &Message<'_>) -> Result<()> {
         let (previous, next) = (message.get(descriptor::PREVIOUS), message.get(descriptor::NEXT));
         match previous {
@@ -227,7 +228,7 @@ impl<'a> Inside<'a> {
     }
 
     /// The memory of a message's text, after checking that it is all there.
-    #[inline]
+    #[inline(always)]
     pub(super) fn text(&self, message: &Message<'_>, span: Span, class: u32) -> Result<(&'a Region, usize, usize)> {
         let size = message.get(descriptor::SIZE) as usize;
         let (region, at) = self.memory_of(Buffer { span, class })?;
@@ -242,13 +243,13 @@ impl<'a> Inside<'a> {
     }
 
     /// No list is longer than this, whatever its words say.
-    #[inline]
+    #[inline(always)]
     fn most_messages(&self, q: &Queue<'_>) -> u32 {
         q.get(queue::OCCUPIED).min(self.driver.geometry.blocks * BLOCK)
     }
 
     /// Whether another message fits.
-    #[inline]
+    #[inline(always)]
     pub(super) fn has_room(&self, q: &Queue<'_>) -> bool {
         q.get(queue::OCCUPIED) < q.get(queue::MAX_MESSAGES)
     }

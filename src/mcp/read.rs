@@ -167,7 +167,7 @@ impl QueueFile {
     }
 
     /// One attempt; `None` when the next message is on its way between memory and disk.
-    #[inline]
+    #[inline(always)]
     fn read_some(&self, target: Target, limit: usize, out: &mut Batch, lock: Entry) -> Result<Option<Took>> {
         let took = match target {
             Target::Member(member) => self.read_member(member, limit, out, lock)?,
@@ -369,7 +369,7 @@ impl QueueFile {
 
 impl Inside<'_> {
     /// Where a message's text is; checked against its buffer.
-    #[inline]
+    #[inline(always)]
     pub(super) fn text_of(&self, message: &Message<'_>) -> Result<Text> {
         let (place, class) = (message.place(), message.get(descriptor::CLASS));
         let size = match place {

@@ -255,6 +255,19 @@ unsafe impl Message for crate::aq::Taken<'_> {
     }
 }
 
+// SAFETY: `LeaseBytes::copy_to` checks the length and writes every byte.
+unsafe impl Message for crate::conq::LeaseBytes<'_> {
+    #[inline]
+    fn len(&self) -> usize {
+        self.size()
+    }
+
+    #[inline]
+    fn copy_to(&self, out: &mut [MaybeUninit<u8>]) {
+        self.copy_to(out);
+    }
+}
+
 /// A new `bytes` object with the message, copied once.
 #[inline]
 pub(crate) fn message_bytes<'py>(py: Python<'py>, message: &impl Message) -> PyResult<Bound<'py, PyBytes>> {

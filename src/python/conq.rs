@@ -6,7 +6,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::buffer::Payload;
+use super::buffer::{Payload, message_bytes};
 use super::conq_queue::Queue;
 use crate::conq as core;
 use crate::conq::queue::{Lease, Receipt};
@@ -152,12 +152,9 @@ impl Message {
     /// Copies a lease out; `None` when it is somebody else's by now.
     #[inline]
     pub(super) fn of(py: Python<'_>, queue: &core::Queue, lease: &Lease) -> PyResult<Option<Self>> {
-        let mut held = true;
-        let data = PyBytes::new_with(py, lease.length, |bytes| {
-            held = queue.copy(lease, bytes);
-            Ok(())
-        })?;
-        Ok(held.then(|| Message {
+        let bytes = queue.bytes_of(lease);
+        let data = message_bytes(py, &bytes)?;
+        Ok(bytes.were_held().then(|| Message {
             queue_id: queue.id(),
             receipt: lease.receipt,
             data: data.unbind(),
@@ -395,8 +392,11 @@ impl QueueManager {
 /// The number that an id stands for; an id that no queue can have is that of no queue.
 #[inline]
 fn number(queue_id: &str) -> Result<u64> {
-    let plain = queue_id.bytes().all(|byte| byte.is_ascii_digit());
-    let number = queue_id.parse().ok().filter(|_| plain);
+    // Not `parse` alone: it takes a sign.
+    let number = match queue_id.as_bytes() {
+        [b'0'..=b'9', ..] => queue_id.parse().ok(),
+        _ => None,
+    };
     number.ok_or_else(|| Error::NotFound(format!("queue {queue_id:?}")))
 }
 

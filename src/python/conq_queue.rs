@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use super::arrow::{BatchBuilder, MessageBatch};
-use super::buffer::Payload;
+use super::buffer::{Payload, message_bytes};
 use super::conq::{LeaseTime, Message, QueueManager, Stats, describe};
 use super::messages::Messages;
 use super::wait::{Timeout, waiting};
@@ -190,12 +190,9 @@ impl Queue {
     fn get(&self, py: Python<'_>, timeout: Timeout) -> PyResult<Py<PyBytes>> {
         loop {
             let lease = self.lease_one(py, GET_LEASE, timeout)?.ok_or(Error::Empty)?;
-            let mut held = true;
-            let data = PyBytes::new_with(py, lease.length, |bytes| {
-                held = self.named.queue().copy(&lease, bytes);
-                Ok(())
-            })?;
-            if held && self.named.finish(&lease.receipt)? {
+            let bytes = self.named.queue().bytes_of(&lease);
+            let data = message_bytes(py, &bytes)?;
+            if bytes.were_held() && self.named.finish(&lease.receipt)? {
                 return Ok(data.unbind());
             }
         }
@@ -211,12 +208,9 @@ impl Queue {
             }
             let (mut copied, mut messages) = (Vec::with_capacity(leases.len()), Vec::with_capacity(leases.len()));
             for lease in leases {
-                let mut held = true;
-                let data = PyBytes::new_with(py, lease.length, |bytes| {
-                    held = self.named.queue().copy(&lease, bytes);
-                    Ok(())
-                })?;
-                if held {
+                let bytes = self.named.queue().bytes_of(&lease);
+                let data = message_bytes(py, &bytes)?;
+                if bytes.were_held() {
                     copied.push(lease);
                     messages.push(data.unbind());
                 }

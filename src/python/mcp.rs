@@ -1,11 +1,13 @@
 //! `tailrace._core.mcp`: queue files for Python.
 //!
+//! - [`describe`]: what a file tells about itself
 //! - [`file`]: the class `QueueFile`
 //! - [`held`]: messages in a reader's hands
 //! - [`parameters`]: the class `FileParameters`, with its notations
 //! - [`system`]: what concerns a whole queue system
 //! - [`transfer`]: how messages come and go
 
+mod describe;
 mod file;
 mod held;
 mod parameters;

@@ -15,9 +15,9 @@ use super::signal::Wait;
 use super::sync::{AtomicU64, Ordering};
 use crate::{Error, Result};
 
-/// A lock on a word of a region.
+/// A lock on a word of a region. `MEMBERS` says that only participants ever use the word ([`Lock::members_only`]).
 #[derive(Clone, Copy, Debug)]
-pub struct Lock<'a> {
+pub struct Lock<'a, const MEMBERS: bool = false> {
     word: &'a AtomicU64,
     roster: &'a Roster,
     foreign_timeout: Option<Duration>,
@@ -33,6 +33,18 @@ impl<'a> Lock<'a> {
         }
     }
 
+    /// Says that only participants ever use the word: none of them touches the word of a living owner, so letting go needs no
+    /// compare-and-swap.
+    pub fn members_only(self) -> Lock<'a, true> {
+        Lock {
+            word: self.word,
+            roster: self.roster,
+            foreign_timeout: self.foreign_timeout,
+        }
+    }
+}
+
+impl<'a, const MEMBERS: bool> Lock<'a, MEMBERS> {
     /// Breaks a lock that a foreign program (whose life cannot be asked for) has held for so long. `None` never does.
     pub fn break_foreign_after(mut self, timeout: Option<Duration>) -> Self {
         self.foreign_timeout = timeout;
@@ -41,7 +53,7 @@ impl<'a> Lock<'a> {
 
     /// Takes the lock if it is free right now; one compare-and-swap.
     #[inline(always)]
-    pub fn try_acquire<R: Fn(u64)>(&self, repair: R) -> Option<Guard<'a, R>> {
+    pub fn try_acquire<R: Fn(u64)>(&self, repair: R) -> Option<Guard<'a, R, MEMBERS>> {
         let me = self.roster.me().ok()?;
         self.try_swap(0, me).then(|| self.guard(me, repair))
     }
@@ -51,32 +63,36 @@ impl<'a> Lock<'a> {
     ///
     /// `repair` puts what the lock protects back in order: it runs before the guard is returned when the last holder died, with
     /// that holder's word, and when the guard is dropped by a panic.
-    pub fn acquire<R: Fn(u64)>(&self, wait: Wait, repair: R) -> Result<Guard<'a, R>> {
+    #[inline(always)]
+    pub fn acquire<R: Fn(u64)>(&self, wait: Wait, repair: R) -> Result<Guard<'a, R, MEMBERS>> {
         let me = self.roster.me()?;
-        if self.try_swap(0, me) {
-            return Ok(self.guard(me, repair));
-        }
-        self.acquire_contended(me, wait, repair)
+        let held = match self.try_swap(0, me) {
+            true => me,
+            false => self.acquire_contended(me, wait, &repair)?,
+        };
+        Ok(self.guard(held, repair))
     }
 
     /// As [`Lock::acquire`] with a wait of at most `limit`; the clock is read only when the lock is not free.
-    #[inline]
-    pub fn acquire_within<R: Fn(u64)>(&self, limit: Duration, repair: R) -> Result<Guard<'a, R>> {
+    #[inline(always)]
+    pub fn acquire_within<R: Fn(u64)>(&self, limit: Duration, repair: R) -> Result<Guard<'a, R, MEMBERS>> {
         let me = self.roster.me()?;
-        if self.try_swap(0, me) {
-            return Ok(self.guard(me, repair));
-        }
-        self.acquire_contended(me, Wait::from_timeout(Some(limit)), repair)
+        let held = match self.try_swap(0, me) {
+            true => me,
+            false => self.acquire_contended(me, Wait::from_timeout(Some(limit)), &repair)?,
+        };
+        Ok(self.guard(held, repair))
     }
 
+    /// Gives what stands in the word when the lock is taken.
     #[cold]
-    fn acquire_contended<R: Fn(u64)>(&self, me: Identity, wait: Wait, repair: R) -> Result<Guard<'a, R>> {
+    fn acquire_contended(&self, me: Identity, wait: Wait, repair: &dyn Fn(u64)) -> Result<Identity> {
         let mut patience = Patience::new();
         loop {
             let seen = self.word.load(Ordering::Relaxed);
             if seen == 0 {
                 if self.try_swap(0, me) {
-                    return Ok(self.guard(me, repair));
+                    return Ok(me);
                 }
                 continue;
             }
@@ -94,9 +110,11 @@ impl<'a> Lock<'a> {
             if self.may_take(seen, held_for)? {
                 let recovering = me.with(Purpose::Recover);
                 if self.try_swap(seen, recovering) {
+                    // Held by this guard while `repair` may panic, and by the caller's after that.
                     let guard = self.guard(recovering, repair);
-                    (guard.repair)(seen);
-                    return Ok(guard);
+                    repair(seen);
+                    std::mem::forget(guard);
+                    return Ok(recovering);
                 }
                 continue;
             }
@@ -123,8 +141,8 @@ impl<'a> Lock<'a> {
             .is_ok()
     }
 
-    #[inline]
-    fn guard<R: Fn(u64)>(&self, held: Identity, repair: R) -> Guard<'a, R> {
+    #[inline(always)]
+    fn guard<R: Fn(u64)>(&self, held: Identity, repair: R) -> Guard<'a, R, MEMBERS> {
         Guard {
             word: self.word,
             held: held.word(),
@@ -134,24 +152,32 @@ impl<'a> Lock<'a> {
 }
 
 /// Holds a [`Lock`] until it is dropped.
-pub struct Guard<'a, R: Fn(u64)> {
+pub struct Guard<'a, R: Fn(u64), const MEMBERS: bool = false> {
     word: &'a AtomicU64,
     held: u64,
     repair: R,
 }
 
-impl<R: Fn(u64)> Guard<'_, R> {
+impl<R: Fn(u64), const MEMBERS: bool> Guard<'_, R, MEMBERS> {
     /// Whether the holder before died, so that `repair` has run.
     pub fn recovered(&self) -> bool {
         Identity::from_word(self.held).is_some_and(|held| held.purpose() == Purpose::Recover)
     }
 }
 
-impl<R: Fn(u64)> Drop for Guard<'_, R> {
+impl<R: Fn(u64), const MEMBERS: bool> Drop for Guard<'_, R, MEMBERS> {
     #[inline]
     fn drop(&mut self) {
         if std::thread::panicking() {
             (self.repair)(self.held);
+        }
+        if MEMBERS {
+            // A word that is not ours is damage, and perhaps somebody has repaired it by now.
+            if self.word.load(Ordering::Relaxed) == self.held {
+                // SYNC: lock (with `Lock::try_swap`)
+                self.word.store(0, Ordering::Release);
+            }
+            return;
         }
         // SYNC: lock (with `Lock::try_swap`). Never over another word: a foreign program may have broken ours.
         let _ = self
@@ -160,7 +186,7 @@ impl<R: Fn(u64)> Drop for Guard<'_, R> {
     }
 }
 
-impl<R: Fn(u64)> std::fmt::Debug for Guard<'_, R> {
+impl<R: Fn(u64), const MEMBERS: bool> std::fmt::Debug for Guard<'_, R, MEMBERS> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Guard")
             .field("held", &Identity::from_word(self.held))

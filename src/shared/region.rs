@@ -28,6 +28,8 @@ use crate::{Error, Result};
 pub struct Region {
     base: NonNull<u8>,
     length: usize,
+    /// At this offset and behind it no 32-bit word and no 64-bit word fits any more.
+    ends: [usize; 2],
     backing: Backing,
 }
 
@@ -105,11 +107,8 @@ impl Region {
         let mut options = MmapOptions::new();
         let map = options.len(length).no_reserve_swap().map_anon().map_err(failed)?;
         let map: MmapRaw = map.into();
-        Ok(Region {
-            base: non_null(map.as_mut_ptr()),
-            length,
-            backing: Backing::Heap { _map: map },
-        })
+        let base = non_null(map.as_mut_ptr());
+        Ok(Region::new(base, length, Backing::Heap { _map: map }))
     }
 
     /// Memory that belongs to the caller.
@@ -117,10 +116,15 @@ impl Region {
     /// # Safety
     /// `length` bytes at `base` stay readable and writable while `owner` lives, and nobody forms Rust references to them.
     pub unsafe fn borrowed(base: NonNull<u8>, length: usize, owner: Box<dyn Any + Send + Sync>) -> Region {
+        Region::new(base, length, Backing::Borrowed { _owner: owner })
+    }
+
+    fn new(base: NonNull<u8>, length: usize, backing: Backing) -> Region {
         Region {
             base,
             length,
-            backing: Backing::Borrowed { _owner: owner },
+            ends: [length.saturating_sub(3), length.saturating_sub(7)],
+            backing,
         }
     }
 
@@ -134,15 +138,9 @@ impl Region {
         }
         let length = usize::try_from(length).map_err(|_| Error::Format(format!("{} is too long to map", shown())))?;
         let map = MmapOptions::new().len(length).map_raw(&file).map_err(failed)?;
-        Ok(Region {
-            base: non_null(map.as_mut_ptr()),
-            length,
-            backing: Backing::File {
-                _map: map,
-                file,
-                path: path.map(Path::to_owned),
-            },
-        })
+        let base = non_null(map.as_mut_ptr());
+        let path = path.map(Path::to_owned);
+        Ok(Region::new(base, length, Backing::File { _map: map, file, path }))
     }
 
     /// Bytes mapped; fixed for the life of the handle.
@@ -193,8 +191,7 @@ impl Region {
     /// When the word is not inside the region or not aligned: offsets come from checked geometry.
     #[inline]
     pub fn u32(&self, offset: usize) -> &AtomicU32 {
-        let pointer = self.pointer(offset, 4);
-        assert!((pointer as usize).is_multiple_of(4), "word at {offset} is not aligned");
+        let pointer = self.word(offset, 4, self.ends[0]);
         // SAFETY: in bounds and aligned, mapped for as long as `self`, and only ever accessed atomically.
         unsafe { AtomicU32::from_ptr(pointer.cast()) }
     }
@@ -202,21 +199,31 @@ impl Region {
     /// The 64-bit word at `offset`; panics as [`Region::u32`] does.
     #[inline]
     pub fn u64(&self, offset: usize) -> &AtomicU64 {
-        let pointer = self.pointer(offset, 8);
-        assert!((pointer as usize).is_multiple_of(8), "word at {offset} is not aligned");
+        let pointer = self.word(offset, 8, self.ends[1]);
         // SAFETY: in bounds and aligned, mapped for as long as `self`, and only ever accessed atomically.
         unsafe { AtomicU64::from_ptr(pointer.cast()) }
+    }
+
+    /// The address of a word of `size` bytes, checked with as few instructions as it takes: every operation of every queue
+    /// comes here dozens of times.
+    #[inline(always)]
+    fn word(&self, offset: usize, size: usize, end: usize) -> *mut u8 {
+        if offset >= end {
+            outside(offset, size, self.length);
+        }
+        let pointer = self.base.as_ptr().wrapping_add(offset);
+        if !(pointer as usize).is_multiple_of(size) {
+            unaligned(offset);
+        }
+        pointer
     }
 
     /// The address of `length` bytes at `offset`, for views that outlive the call; panics outside the region.
     #[inline]
     pub fn pointer(&self, offset: usize, length: usize) -> *mut u8 {
-        let inside = offset <= self.length && length <= self.length - offset;
-        assert!(
-            inside,
-            "{length} bytes at {offset} are outside of a region of {} bytes",
-            self.length
-        );
+        if offset > self.length || length > self.length - offset {
+            outside(offset, length, self.length);
+        }
         // SAFETY: `offset` is inside the mapped object, or one past its end.
         unsafe { self.base.as_ptr().add(offset) }
     }
@@ -354,6 +361,18 @@ fn load_byte(at: *mut u8, byte: &mut MaybeUninit<u8>) -> *mut u8 {
     // SAFETY: the caller checked that `at` is inside the region; bytes are always aligned.
     byte.write(unsafe { AtomicU8::from_ptr(at) }.load(Ordering::Relaxed));
     at.wrapping_add(1)
+}
+
+#[cold]
+#[inline(never)]
+fn outside(offset: usize, length: usize, whole: usize) -> ! {
+    panic!("{length} bytes at {offset} are outside of a region of {whole} bytes");
+}
+
+#[cold]
+#[inline(never)]
+fn unaligned(offset: usize) -> ! {
+    panic!("word at {offset} is not aligned");
 }
 
 fn non_null(pointer: *mut u8) -> NonNull<u8> {

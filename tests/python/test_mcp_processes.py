@@ -1,6 +1,5 @@
 """tailrace.mcp between programs: the document's figures, children, kills and the end that everybody sees."""
 
-import contextlib
 import multiprocessing
 import os
 import random
@@ -292,16 +291,20 @@ def test_killed_writers_and_holders_lose_nothing(tmp_path, is_soak):
             place = dice.randrange(4)
             alive[place].kill()
             start(place)
-        for worker in alive:
-            worker.request_stop()
-        for worker in alive:
-            worker.expect_success(20)
-        left = []
+        # Opened while there are writers: whoever else takes the end of file, it stays for this reader.
         with tailrace.open(url, mode="input") as q:
-            # A consumer that saw the end before it closed has taken it along: nobody waits for it here.
-            with contextlib.suppress(tailrace.QueueEmpty, tailrace.WaitTimeout, tailrace.EndOfFile):
-                while True:
-                    left.append(q.read(timeout=1.0))
+            for worker in alive:
+                worker.request_stop()
+            for worker in alive:
+                worker.expect_success(20)
+            left = list(q)
+            with pytest.raises(tailrace.EndOfFile):
+                q.read(timeout=0)
+            # Opened after the end was taken: this reader waits for the next writer.
+            with tailrace.open(url, mode="input") as late:
+                assert late.message_count() == 0
+                with pytest.raises(tailrace.QueueEmpty):
+                    late.read(timeout=0)
             q.forget()
         oracle = Oracle(Promise.until_acked()).left(0, left)
         for worker in everybody:

@@ -12,8 +12,7 @@ use super::super::error::QueueFull;
 use super::super::messages::Messages;
 use super::super::wait::{Timeout, waiting};
 use super::held::{HeldMessage, Holds};
-use super::{mode_name, mode_named, open_system};
-use crate::Error;
+use super::{describe, mode_name, mode_named, open_system};
 use crate::mcp::{self, Batch, Device, End, FileParameters, OpenOptions, Took};
 use crate::shared::signal::Wait;
 
@@ -65,21 +64,6 @@ impl QueueFile {
     fn procedure(&self, py: Python<'_>, which: fn(&Procedures) -> &Option<Py<PyAny>>) -> Option<Py<PyAny>> {
         let procedures = self.procedures.lock().unwrap_or_else(PoisonError::into_inner);
         which(&procedures).as_ref().map(|procedure| procedure.clone_ref(py))
-    }
-
-    fn parameters_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let p = self.file.parameters();
-        let dict = PyDict::new(py);
-        dict.set_item("name", &p.name)?;
-        dict.set_item("max_messages", p.max_messages)?;
-        dict.set_item("buffers", p.buffers)?;
-        dict.set_item("record_size", p.record_size)?;
-        dict.set_item("family_size", p.family_size)?;
-        dict.set_item("device", p.device.number())?;
-        dict.set_item("mode", mode_name(self.file.mode()))?;
-        dict.set_item("keep", self.file.keeps())?;
-        dict.set_item("disk", self.file.disk().0)?;
-        Ok(dict)
     }
 }
 
@@ -390,51 +374,16 @@ impl QueueFile {
     #[getter]
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.file.check_open()?;
-        let counters = self.file.counters();
-        let dict = PyDict::new(py);
-        dict.set_item("written", counters.written)?;
-        dict.set_item("read", counters.read)?;
-        dict.set_item("spills", counters.spills)?;
-        dict.set_item("look_aheads", counters.look_aheads)?;
-        dict.set_item("given_back", counters.given_back)?;
-        dict.set_item("held", counters.held)?;
-        dict.set_item("in_memory", counters.in_memory)?;
-        dict.set_item("messages", counters.messages)?;
-        dict.set_item("writers", counters.writers)?;
-        dict.set_item("readers", counters.readers)?;
-        dict.set_item("users", counters.users)?;
-        Ok(dict)
+        describe::counters(py, &self.file)
     }
 
     /// Everything about the file: kind, path, parameters, counters, participants, and what can be relied on.
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.file.check_open()?;
-        let system = self.file.system();
-        let (participants, system_counters) =
-            py.detach(|| Ok::<_, Error>((system.participants()?, system.counters()?)))?;
-        let alive = participants.iter().filter(|(_, lives)| *lives).count();
-        let dict = PyDict::new(py);
-        dict.set_item("kind", "mcp")?;
-        dict.set_item("path", self.path())?;
-        dict.set_item("name", self.name())?;
-        dict.set_item("format", "queue system, version 1")?;
-        dict.set_item("parameters", self.parameters_dict(py)?)?;
-        dict.set_item("counters", self.counters(py)?)?;
-        dict.set_item("system", super::system::system_counters(py, &system_counters)?)?;
-        dict.set_item("message_count", self.message_count(py)?)?;
-        dict.set_item("abended", self.abended(py)?)?;
-        let who = PyDict::new(py);
-        who.set_item("alive", alive)?;
-        who.set_item("dead", participants.len() - alive)?;
-        dict.set_item("participants", who)?;
-        let promises = [
-            "a message is in exactly one place at every moment, whoever is killed",
-            "a message that a killed reader had not returned is read by somebody else",
-            "readers see the end within 100 ms of the last writer's close or death",
-            "nothing survives a reboot",
-        ];
-        dict.set_item("promises", promises)?;
-        Ok(dict)
+        let info = describe::info(py, &self.file)?;
+        info.set_item("message_count", self.message_count(py)?)?;
+        info.set_item("abended", self.abended(py)?)?;
+        Ok(info)
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

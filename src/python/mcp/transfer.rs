@@ -1,6 +1,6 @@
 //! Messages between Python and a queue file: at once where that is possible, and only else without the GIL.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 
 use pyo3::prelude::*;
 
@@ -16,7 +16,7 @@ const KEEP: usize = 1 << 20;
 
 thread_local! {
     /// Where messages are put together before Python gets them.
-    static SCRATCH: Cell<Batch> = const { Cell::new(Batch::new()) };
+    static SCRATCH: RefCell<Batch> = const { RefCell::new(Batch::new()) };
 }
 
 impl QueueFile {
@@ -29,18 +29,34 @@ impl QueueFile {
         wait: Wait,
         make: impl FnOnce(&Batch) -> PyResult<T>,
     ) -> PyResult<std::result::Result<T, Took>> {
-        let mut batch = SCRATCH.take();
+        SCRATCH.with(|scratch| match scratch.try_borrow_mut() {
+            Ok(mut batch) => {
+                let made = self.take_with(py, key, limit, wait, &mut batch, make);
+                if batch.bytes().len() > KEEP {
+                    *batch = Batch::new();
+                }
+                made
+            }
+            // A signal handler, or what Python runs when it makes objects, has come here in the middle of another read.
+            Err(_) => self.take_with(py, key, limit, wait, &mut Batch::new(), make),
+        })
+    }
+
+    #[inline]
+    fn take_with<T>(
+        &self,
+        py: Python<'_>,
+        key: Option<i64>,
+        limit: usize,
+        wait: Wait,
+        batch: &mut Batch,
+        make: impl FnOnce(&Batch) -> PyResult<T>,
+    ) -> PyResult<std::result::Result<T, Took>> {
         batch.clear();
-        let took = self.take_into(py, key, limit, wait, &mut batch);
-        let made = match took {
-            Ok(Took::Messages(_)) => make(&batch).map(Ok),
-            Ok(other) => Ok(Err(other)),
-            Err(error) => Err(error),
-        };
-        if batch.bytes().len() <= KEEP {
-            SCRATCH.set(batch);
+        match self.take_into(py, key, limit, wait, batch)? {
+            Took::Messages(_) => make(batch).map(Ok),
+            other => Ok(Err(other)),
         }
-        made
     }
 
     fn take_into(
