@@ -226,6 +226,32 @@ fn one_consumer_and_many_producers() {
     assert!(names(&dir.queue()).is_empty());
 }
 
+/// Whoever creates a chunk writes its blocks ahead, step by step; that must not reach what others have appended meanwhile.
+#[test]
+fn the_creator_of_a_large_chunk_leaves_alone_what_others_append_to_it() {
+    for sync in MODES {
+        for crc in [false, true] {
+            let (_dir, path) = setup();
+            let options = |role| Options {
+                chunk_size: 4 << 20,
+                sync,
+                crc,
+                role,
+                ..Options::default()
+            };
+            let creator = open(&path, options(Role::Both));
+            let other = open(&path, options(Role::Producer));
+            let messages: Vec<Vec<u8>> = (1..=2400_u32).map(|i| i.to_le_bytes().repeat(250)).collect();
+            creator.enqueue(&messages[0]).unwrap();
+            for part in messages[1..2399].chunks(100) {
+                other.enqueue_many(part).unwrap();
+            }
+            creator.enqueue(&messages[2399]).unwrap();
+            assert!(drain(&creator) == messages, "{sync:?} crc={crc}");
+        }
+    }
+}
+
 #[test]
 fn a_producer_that_has_a_cleared_chunk_open_does_not_write_into_it() {
     for sync in MODES {
