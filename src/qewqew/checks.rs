@@ -176,7 +176,7 @@ impl Checks {
     /// and the chunk need not be. The append or the commit lock makes this the only writer.
     pub(crate) fn append(&self, disk: &Disk, chunk: &Chunk, offset: u32, framed: &[u8], durable: bool) -> Result<()> {
         let mut end = self.end()?;
-        let cursor = &mut end.cursor;
+        let End { cursor, length, .. } = &mut *end;
         if durable && cursor.needs_chunk {
             chunk.sync(disk)?;
             cursor.needs_chunk = false;
@@ -193,7 +193,7 @@ impl Checks {
             }
         }
         if durable {
-            self.grow(cursor.at + out.len() as u64, chunk.length())?;
+            self.grow(length, cursor.at + out.len() as u64, chunk.length())?;
         }
         self.write(disk, cursor.at, &out)?;
         if durable {
@@ -207,7 +207,7 @@ impl Checks {
     /// Where the next record goes: behind what others have appended since we last looked.
     fn end(&self) -> Result<MutexGuard<'_, End>> {
         let mut end = self.locked();
-        let End { cursor, map } = &mut *end;
+        let End { cursor, map, .. } = &mut *end;
         let mut needs_chunk = false;
         // A killed process may have left a record without all of its bytes: the next one goes over it.
         self.scan(map, cursor, true, &mut |record, _| {
@@ -225,23 +225,31 @@ impl Checks {
         file::length(&self.file).map_err(|e| Error::io(format!("looking at {}", self.path.display()), e))
     }
 
-    fn grow(&self, needed: u64, chunk_size: u32) -> Result<()> {
-        let doing = |e| Error::io(format!("extending {}", self.path.display()), e);
-        let length = self.length()?;
-        if needed <= length {
+    /// Makes the file as long as needed; `known` is how long it is, as far as this handle knows.
+    fn grow(&self, known: &mut u64, needed: u64, chunk_size: u32) -> Result<()> {
+        if needed <= *known {
+            return Ok(());
+        }
+        *known = self.length()?;
+        if needed <= *known {
             return Ok(());
         }
         let step = (u64::from(chunk_size) / 4).clamp(SHORTEST_STEP, LONGEST_STEP);
-        let zeros = vec![0; (needed.next_multiple_of(step) - length) as usize];
-        self.file.write_all_at(&zeros, length).map_err(doing)
+        let zeros = vec![0; (needed.next_multiple_of(step) - *known) as usize];
+        self.write_at(*known, &zeros)?;
+        *known += zeros.len() as u64;
+        Ok(())
     }
 
     fn write(&self, disk: &Disk, at: u64, bytes: &[u8]) -> Result<()> {
-        self.file
-            .write_all_at(bytes, at)
-            .map_err(|e| Error::io(format!("writing {}", self.path.display()), e))?;
+        self.write_at(at, bytes)?;
         disk.note(Step::Stored, &self.path);
         Ok(())
+    }
+
+    fn write_at(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        let written = self.file.write_all_at(bytes, at);
+        written.map_err(|e| Error::io(format!("writing {}", self.path.display()), e))
     }
 
     fn sync(&self, disk: &Disk) -> Result<()> {
