@@ -14,6 +14,8 @@ use super::layout::{self, FIRST_ENTRY, Pointers, entry_bytes, max_element_size};
 use crate::os::file::{self, Unlinked};
 use crate::{Error, Result};
 
+/// Entries are written in pieces of this size: what was just copied together is still in the processor's cache then.
+const PIECE: usize = 256 << 10;
 /// So many files wait for their sync, so that the disk works on them while the next ones are filled.
 const UNSYNCED: usize = 16;
 
@@ -23,9 +25,20 @@ pub struct Stage {
     prefix: PathBuf,
     chunk_size: u32,
     durable: bool,
+    /// Entries that are not in a file yet.
     framed: Vec<u8>,
+    /// The chunk that is being filled, once there is more than a piece of it.
+    open: Option<Open>,
     files: Vec<PathBuf>,
     unsynced: VecDeque<File>,
+}
+
+/// A file without a name, and how far it is filled.
+#[derive(Debug)]
+struct Open {
+    unlinked: Unlinked,
+    file: File,
+    end: u32,
 }
 
 impl Stage {
@@ -43,6 +56,7 @@ impl Stage {
             chunk_size,
             durable,
             framed: Vec::new(),
+            open: None,
             files: Vec::new(),
             unsynced: VecDeque::new(),
         })
@@ -57,9 +71,12 @@ impl Stage {
                 limit: limit.into(),
             });
         }
-        let end = u64::from(FIRST_ENTRY) + self.framed.len() as u64 + entry_bytes(message.len());
+        let filled = self.open.as_ref().map_or(FIRST_ENTRY, |open| open.end);
+        let end = u64::from(filled) + self.framed.len() as u64 + entry_bytes(message.len());
         if end > self.chunk_size.into() {
-            self.flush()?;
+            self.finish_chunk()?;
+        } else if self.framed.len() >= PIECE {
+            self.write_piece()?;
         }
         layout::frame(message, &mut self.framed);
         Ok(())
@@ -68,13 +85,15 @@ impl Stage {
     /// Writes the rest, and names the files: `.chunk` files in order, or one `.rows` file with bare entries when all of them
     /// have no more than `small` bytes.
     pub fn finish(mut self, small: usize) -> Result<Vec<PathBuf>> {
-        if self.files.is_empty() && self.framed.len() <= small && !self.framed.is_empty() {
+        let is_first = self.files.is_empty() && self.open.is_none();
+        if is_first && self.framed.len() <= small && !self.framed.is_empty() {
             let path = self.named("rows");
-            self.write(path, self.framed.len() as u64, |file, framed| {
-                file.write_all_at(framed, 0)
-            })?;
-        } else if !self.framed.is_empty() {
-            self.flush()?;
+            let mut open = self.create(&path, self.framed.len() as u64)?;
+            open.end = 0;
+            open.append(&self.framed, &path)?;
+            self.publish(open, path)?;
+        } else if self.open.is_some() || !self.framed.is_empty() {
+            self.finish_chunk()?;
         }
         while !self.unsynced.is_empty() {
             self.sync_oldest()?;
@@ -85,35 +104,50 @@ impl Stage {
         Ok(self.files)
     }
 
-    fn flush(&mut self) -> Result<()> {
-        let path = self.named(&format!("{}.chunk", self.files.len()));
-        self.write(path, self.chunk_size.into(), |file, framed| {
-            let pointers = Pointers {
-                head: FIRST_ENTRY,
-                tail: FIRST_ENTRY + framed.len() as u32,
-            };
-            file.write_all_at(&layout::chunk_header(pointers, 0), 0)?;
-            file.write_all_at(framed, FIRST_ENTRY.into())
+    /// Moves the entries so far to the chunk that is being filled.
+    fn write_piece(&mut self) -> Result<()> {
+        let path = self.next_chunk();
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => self.create(&path, self.chunk_size.into())?,
+        };
+        open.append(&self.framed, &path)?;
+        self.framed.clear();
+        self.open = Some(open);
+        Ok(())
+    }
+
+    fn finish_chunk(&mut self) -> Result<()> {
+        self.write_piece()?;
+        let Some(open) = self.open.take() else {
+            return Ok(());
+        };
+        let path = self.next_chunk();
+        let pointers = Pointers {
+            head: FIRST_ENTRY,
+            tail: open.end,
+        };
+        let written = open.file.write_all_at(&layout::chunk_header(pointers, 0), 0);
+        written.map_err(|error| failed(&path, error))?;
+        self.publish(open, path)
+    }
+
+    fn create(&self, path: &Path, length: u64) -> Result<Open> {
+        let unlinked = Unlinked::create(path, length)?;
+        let file = unlinked.as_fd().try_clone_to_owned();
+        Ok(Open {
+            file: file.map_err(|error| failed(path, error))?.into(),
+            unlinked,
+            end: FIRST_ENTRY,
         })
     }
 
-    /// Writes the messages so far to a file. It has its name before it is on the disk: nobody looks at it before
-    /// [`Self::finish`] has returned.
-    fn write(
-        &mut self,
-        path: PathBuf,
-        length: u64,
-        write: impl FnOnce(&File, &[u8]) -> std::io::Result<()>,
-    ) -> Result<()> {
-        let unlinked = Unlinked::create(&path, length)?;
-        let doing = |error| Error::io(format!("writing {}", path.display()), error);
-        let file: File = unlinked.as_fd().try_clone_to_owned().map_err(doing)?.into();
-        write(&file, &self.framed).map_err(doing)?;
-        unlinked.publish_unsynced()?;
-        self.framed.clear();
+    /// Gives a complete file its name, before it is on the disk: nobody looks at it before [`Self::finish`] has returned.
+    fn publish(&mut self, open: Open, path: PathBuf) -> Result<()> {
+        open.unlinked.publish_unsynced()?;
         self.files.push(path);
         if self.durable {
-            self.unsynced.push_back(file);
+            self.unsynced.push_back(open.file);
             if self.unsynced.len() > UNSYNCED {
                 self.sync_oldest()?;
             }
@@ -128,10 +162,27 @@ impl Stage {
         file::sync_all(&file).map_err(|error| Error::io(format!("syncing files of {}", self.prefix.display()), error))
     }
 
+    fn next_chunk(&self) -> PathBuf {
+        self.named(&format!("{}.chunk", self.files.len()))
+    }
+
     fn named(&self, end: &str) -> PathBuf {
         let mut name = self.prefix.clone().into_os_string();
         name.push(".");
         name.push(end);
         name.into()
     }
+}
+
+impl Open {
+    fn append(&mut self, framed: &[u8], path: &Path) -> Result<()> {
+        let written = self.file.write_all_at(framed, self.end.into());
+        written.map_err(|error| failed(path, error))?;
+        self.end += framed.len() as u32;
+        Ok(())
+    }
+}
+
+fn failed(path: &Path, error: std::io::Error) -> Error {
+    Error::io(format!("writing {}", path.display()), error)
 }
