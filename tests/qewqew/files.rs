@@ -3,7 +3,7 @@
 use std::fs;
 
 use tailrace::Error;
-use tailrace::qewqew::{DurableQueue, SyncMode};
+use tailrace::qewqew::{DurableQueue, Options, SyncMode};
 
 use super::{drain, names, open, setup, small};
 
@@ -137,4 +137,27 @@ fn a_leftover_of_a_killed_consumer_is_removed_by_the_next() {
     let queue = open(&path, small(40));
     assert_eq!(names(&dir.queue()), ["q", "q.3", "q.4", "q.5", "q.signal"]);
     assert_eq!(drain(&queue).len(), 3);
+}
+
+#[test]
+fn the_log_of_a_chunk_that_starts_over_and_over_stays_short() {
+    for sync in [SyncMode::Never, SyncMode::Group] {
+        let (dir, path) = setup();
+        let options = || Options {
+            crc: true,
+            sync,
+            ..small(1000)
+        };
+        let queue = open(&path, options());
+        // A record for each start and one for each message: more than a MiB of them twice over.
+        for round in 0..70_000_u32 {
+            queue.enqueue(&round.to_le_bytes()).unwrap();
+            assert_eq!(queue.dequeue().unwrap().unwrap(), round.to_le_bytes());
+        }
+        let length = fs::metadata(dir.queue().join("q.1.crc")).unwrap().len();
+        assert!(length < 2 << 20, "{sync:?}: {length} bytes");
+        queue.enqueue(b"the last one").unwrap();
+        queue.close().unwrap();
+        assert_eq!(drain(&open(&path, options())), [b"the last one"]);
+    }
 }
