@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 
 __all__ = ["Columns", "offered"]
 
-Places: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]] | pa.Array"
+Places: TypeAlias = np.ndarray[Any, np.dtype[np.int64]] | pa.Array
 
 COMMON: dict[str, DataType] = {
     "value": BinaryType(),
@@ -69,7 +69,7 @@ class Columns:
         values: pa.BinaryArray,
         *,
         partition: int,
-        offsets: "Places | Callable[[], Places]",
+        offsets: Places | Callable[[], Places],
         queue: str,
         committed: pa.BooleanArray | None = None,
     ) -> pa.RecordBatch:
