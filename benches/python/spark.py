@@ -3,7 +3,8 @@
     .venv/bin/python benches/python/spark.py [rows of 64 B] [rows of 4 KiB]
 
 The limit of reading is Arrow batches that lie ready in the worker's memory; the peers are parquet files, which are
-never synced, and a source that yields tuples. Each figure is the best of three.
+never synced, and a source that yields tuples. The ways take turns; each figure is the best of five rounds, after one to
+warm up.
 """
 
 import os
@@ -11,77 +12,29 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+import memory_source
 
 from tailrace import qewqew
 from tailrace.spark import session
 
-TASKS = 2
+ROUNDS = 5
 
 
-def some_messages(size: int) -> list[bytes]:
-    """Messages of which no two are the same: a dictionary of few values is not what a queue carries."""
-    count = max(1_000, min(50_000, (8 << 20) // size))
-    noise = os.urandom(count * size)
-    return [noise[at : at + size] for at in range(0, len(noise), size)]
-
-
-class Memory(DataSource):
-    """Rows that are made in the worker, as Arrow batches or as tuples."""
-
-    @classmethod
-    def name(cls) -> str:
-        """The name in ``format(...)``."""
-        return "memory"
-
-    def schema(self) -> str:
-        """One column."""
-        return "value binary"
-
-    def reader(self, schema: Any) -> DataSourceReader:
-        """Read."""
-        return MemoryReader(int(self.options["rows"]), int(self.options["size"]), self.options["form"])
-
-
-class MemoryReader(DataSourceReader):
-    """Half of the rows for each of two tasks."""
-
-    def __init__(self, rows: int, size: int, form: str) -> None:
-        self.rows, self.size, self.form = rows, size, form
-
-    def partitions(self) -> list[InputPartition]:
-        """Two tasks."""
-        return [InputPartition(task) for task in range(TASKS)]
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield what is there already."""
-        left = self.rows // TASKS
-        messages = some_messages(self.size)
-        batch = pa.RecordBatch.from_arrays(
-            [pa.array(messages, pa.binary())], schema=pa.schema([pa.field("value", pa.binary(), nullable=True)])
-        )
-        while left > 0:
-            if self.form == "tuples":
-                yield from ((message,) for message in messages[:left])
-            else:
-                yield batch.slice(0, min(left, len(batch)))
-            left -= len(messages)
-
-
-def best(work: Callable[[], object]) -> float:
-    """Seconds of the best of three, after one to warm up."""
-    work()
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
+def best(ways: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Seconds of the best round of each."""
+    for work in ways.values():
         work()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(ROUNDS):
+        for name, work in ways.items():
+            start = time.perf_counter()
+            work()
+            times[name].append(time.perf_counter() - start)
+    return {name: min(took) for name, took in times.items()}
 
 
 def noop(frame: Any) -> None:
@@ -94,7 +47,7 @@ def measure(spark: Any, place: Path, rows: int, size: int) -> None:
     print(f"\n{rows:,} rows of {size} B")
     path = place / f"q{size}"
     with qewqew.DurableQueue(path, chunk_size=8 << 20, sync="never", role="producer") as queue:
-        messages = some_messages(size)
+        messages = memory_source.some_messages(size)
         for first in range(0, rows, len(messages)):
             queue.enqueue_many(messages[: rows - first])
     made = spark.read.format("memory").option("rows", rows).option("size", size)
@@ -108,7 +61,7 @@ def measure(spark: Any, place: Path, rows: int, size: int) -> None:
         "tailrace, value": lambda: noop(spark.read.schema("value binary").format("tailrace").load(url)),
         "tailrace, all columns": lambda: noop(spark.read.format("tailrace").load(url)),
     }
-    report("read", rows, size, {name: best(work) for name, work in reads.items()}, "limit: Arrow from memory")
+    report("read", rows, size, best(reads), "limit: Arrow from memory")
     cached = spark.read.parquet(parquet).cache()
     cached.count()
     target = f"qewqew:{place / f't{size}'}"
@@ -121,7 +74,7 @@ def measure(spark: Any, place: Path, rows: int, size: int) -> None:
         "tailrace, synced": lambda: to(target, "always"),
         "tailrace, not synced": lambda: to(f"{target}n", "never"),
     }
-    report("write", rows, size, {name: best(work) for name, work in writes.items()}, "parquet")
+    report("write", rows, size, best(writes), "parquet")
     cached.unpersist()
 
 
@@ -159,9 +112,11 @@ def latency(spark: Any, place: Path, count: int = 20) -> None:
 def main() -> None:
     """Measure everything."""
     small, large = (int(text) for text in (sys.argv[1:] + ["1000000", "100000"][len(sys.argv) - 1 :]))
+    # The workers import the source by its name, so that what they have made stays in their memory.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path[1:]])
     spark = session("local[2]", spark__driver__memory="4g")
     spark.sparkContext.setLogLevel("ERROR")
-    spark.dataSource.register(Memory)
+    spark.dataSource.register(memory_source.Memory)
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as place:
         measure(spark, Path(place), small, 64)
         measure(spark, Path(place), large, 4096)

@@ -26,6 +26,11 @@ any process. Dequeues are never lost to a killed process; after a power cut the 
 at the same time. A second consumer gets :class:`tailrace.AlreadyOpen`, and so does everybody while the original has
 the queue open, and the original while anybody of us has.
 
+**After a kill or a power cut** let one of us open the queue before the original does: with ``sync="group"`` messages
+may still wait in ``NAME.signal``, and with ``crc=True`` the log may have messages that are not in their chunk yet.
+Opening puts them where the original looks for them. What the original has appended before that may be overwritten by
+them, or reported as damage, since nobody noted how the chunk was left.
+
 **Reading without consuming**: positions are absolute and stay valid whatever others do. ``read_range`` needs no lock,
 so any process that sees the files can read, and only ``commit`` consumes:
 

@@ -26,7 +26,7 @@ pub(crate) mod qewqew {
     #[pymodule_export]
     use super::DurableQueue;
     #[pymodule_export]
-    use super::ranges::RangeReader;
+    use super::ranges::{RangeBatches, RangeReader};
     #[pymodule_export]
     use super::staging::{_adopt, _publish_chunk, _publish_framed, _unframed, Stage};
 }

@@ -16,44 +16,38 @@
 //! - it is damage: the reader reports it. No power cut looks like this in a durable mode, because no entry is in a chunk
 //!   before its record is on the disk. With `never` a cut may leave entries without their records: they are reported, too.
 
+mod log;
+mod settle;
+
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::chunk::Chunk;
+pub(crate) use self::log::Cursor;
+use self::log::End;
+use super::chunk::{Access, Chunk};
 use super::disk::{Disk, Step};
 use super::layout::{ChunkId, FIRST_ENTRY, LENGTH_BYTES};
-use super::records::{Check, Cover, End, HEADER, Header, RECORD, Record, Seen, State, Table, VERSION};
+use super::records::{self, Check, HEADER, Header, RECORD, Record, Seen, State, Table, VERSION};
 use crate::os::file::{self, Unlinked};
 use crate::{Error, Result};
 
 /// A log longer than this begins anew when its chunk starts over.
 const LONG: u64 = 1 << 20;
-/// The log grows by steps of written zeros where syncs matter: within a step a sync has no length and no blocks to record.
+/// The log grows by steps of written zeros: within a step a sync has no length and no blocks to record, and a mapping has all
+/// that it needs.
 const LONGEST_STEP: u64 = 256 << 10;
 const SHORTEST_STEP: u64 = 4 << 10;
-/// Bytes that are read at a time: first few, for the one record that is new, then many.
-const WINDOWS: [usize; 2] = [4 << 10, 64 << 10];
 
 /// The checksums of one chunk.
 #[derive(Debug)]
 pub(crate) struct Checks {
     path: PathBuf,
     file: File,
-    /// Where the next record goes, as far as this handle knows.
-    end: Mutex<Cursor>,
-}
-
-/// A place in the log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cursor {
-    seed: u32,
-    at: u64,
-    /// Whether there are entries on the way that are in the chunk alone, or pointers that are: no sync of the log is enough
-    /// for what comes behind them.
-    needs_chunk: bool,
+    is_mapped: bool,
+    end: Mutex<End>,
 }
 
 impl Checks {
@@ -95,7 +89,7 @@ impl Checks {
             false => disk.publish(unlinked, path, durable)?,
         }
         let checks = Checks::open(path)?.ok_or_else(|| Error::no_file(path))?;
-        *checks.end.lock().unwrap_or_else(PoisonError::into_inner) = Cursor {
+        checks.locked().cursor = Cursor {
             seed,
             at: bytes.len() as u64,
             needs_chunk: !durable,
@@ -122,10 +116,21 @@ impl Checks {
         let checks = Checks {
             path: path.to_owned(),
             file,
+            is_mapped: false,
             end: Mutex::default(),
         };
         checks.header()?;
         Ok(Some(checks))
+    }
+
+    /// Lets records be read and written through a mapping where nobody waits for the disk.
+    pub(crate) fn mapped_for(mut self, access: Access) -> Self {
+        self.is_mapped = access.mapped && !access.durable;
+        self
+    }
+
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.is_mapped
     }
 
     /// What is in front of the records, as another process may have changed it since.
@@ -171,62 +176,80 @@ impl Checks {
     /// and the chunk need not be. The append or the commit lock makes this the only writer.
     pub(crate) fn append(&self, disk: &Disk, chunk: &Chunk, offset: u32, framed: &[u8], durable: bool) -> Result<()> {
         let mut end = self.end()?;
-        if durable && end.needs_chunk {
+        let End { cursor, length, .. } = &mut *end;
+        if durable && cursor.needs_chunk {
             chunk.sync(disk)?;
-            end.needs_chunk = false;
-            self.shorten(disk, &mut end, offset)?;
+            cursor.needs_chunk = false;
+            self.shorten(disk, cursor, offset)?;
         }
         let mut out = Vec::with_capacity(framed.len() * 2 + RECORD);
         for check in checks_of(offset, framed) {
             if durable {
-                out.extend_from_slice(&Record::WithBytes(check).encode(end.seed));
+                out.extend_from_slice(&Record::WithBytes(check).encode(cursor.seed));
                 let start = (check.offset - offset + LENGTH_BYTES) as usize;
                 out.extend_from_slice(&framed[start..start + usize::from(check.length)]);
             } else {
-                out.extend_from_slice(&Record::Checksum(check).encode(end.seed));
+                out.extend_from_slice(&Record::Checksum(check).encode(cursor.seed));
             }
         }
         if durable {
-            self.grow(end.at + out.len() as u64, chunk.length())?;
+            self.grow(length, cursor.at + out.len() as u64, chunk.length())?;
         }
-        self.write(disk, end.at, &out)?;
+        self.write(disk, cursor.at, &out)?;
         if durable {
             self.sync(disk)?;
         }
-        end.at += out.len() as u64;
-        end.needs_chunk |= !durable;
+        cursor.at += out.len() as u64;
+        cursor.needs_chunk |= !durable;
         Ok(())
     }
 
     /// Where the next record goes: behind what others have appended since we last looked.
-    fn end(&self) -> Result<MutexGuard<'_, Cursor>> {
-        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+    fn end(&self) -> Result<MutexGuard<'_, End>> {
+        let mut end = self.locked();
+        let End { cursor, map, .. } = &mut *end;
         let mut needs_chunk = false;
         // A killed process may have left a record without all of its bytes: the next one goes over it.
-        self.scan(&mut end, true, &mut |record, _| {
+        self.scan(map, cursor, true, &mut |record, _| {
             needs_chunk |= !matches!(record, Record::WithBytes(_) | Record::End(_));
         })?;
-        end.needs_chunk |= needs_chunk;
+        cursor.needs_chunk |= needs_chunk;
         Ok(end)
     }
 
-    fn grow(&self, needed: u64, chunk_size: u32) -> Result<()> {
-        let doing = |e| Error::io(format!("extending {}", self.path.display()), e);
-        let length = self.file.metadata().map_err(doing)?.len();
-        if needed <= length {
+    fn locked(&self) -> MutexGuard<'_, End> {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn length(&self) -> Result<u64> {
+        file::length(&self.file).map_err(|e| Error::io(format!("looking at {}", self.path.display()), e))
+    }
+
+    /// Makes the file as long as needed; `known` is how long it is, as far as this handle knows.
+    fn grow(&self, known: &mut u64, needed: u64, chunk_size: u32) -> Result<()> {
+        if needed <= *known {
+            return Ok(());
+        }
+        *known = self.length()?;
+        if needed <= *known {
             return Ok(());
         }
         let step = (u64::from(chunk_size) / 4).clamp(SHORTEST_STEP, LONGEST_STEP);
-        let zeros = vec![0; (needed.next_multiple_of(step) - length) as usize];
-        self.file.write_all_at(&zeros, length).map_err(doing)
+        let zeros = vec![0; (needed.next_multiple_of(step) - *known) as usize];
+        self.write_at(*known, &zeros)?;
+        *known += zeros.len() as u64;
+        Ok(())
     }
 
     fn write(&self, disk: &Disk, at: u64, bytes: &[u8]) -> Result<()> {
-        self.file
-            .write_all_at(bytes, at)
-            .map_err(|e| Error::io(format!("writing {}", self.path.display()), e))?;
+        self.write_at(at, bytes)?;
         disk.note(Step::Stored, &self.path);
         Ok(())
+    }
+
+    fn write_at(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        let written = self.file.write_all_at(bytes, at);
+        written.map_err(|e| Error::io(format!("writing {}", self.path.display()), e))
     }
 
     fn sync(&self, disk: &Disk) -> Result<()> {
@@ -236,11 +259,24 @@ impl Checks {
     /// Notes that the chunk starts over, to be called before its pointers change: else a killed process would bring consumed
     /// entries back. Nothing is synced: as long as nothing follows this record, the chunk is empty whatever its pointers
     /// are, and before anything durable follows they are synced.
-    pub(crate) fn start_over(&self, disk: &Disk) -> Result<()> {
+    pub(crate) fn start_over(&self, disk: &Disk, durable: bool) -> Result<()> {
         let mut end = self.end()?;
-        self.write(disk, end.at, &Record::StartOver.encode(end.seed))?;
-        end.at += RECORD as u64;
-        end.needs_chunk = true;
+        let cursor = &mut end.cursor;
+        if !durable && cursor.at >= LONG {
+            // In one write, which no kill can split: without syncs `append` does not shorten it.
+            let header = Header {
+                seed: new_seed()?,
+                start: FIRST_ENTRY,
+                state: State::Open,
+            };
+            let record = Record::StartOver.encode(header.seed);
+            self.write(disk, 0, &[&header.encode()[..], &record].concat())?;
+            *cursor = Cursor::at_start(header.seed);
+        } else {
+            self.write(disk, cursor.at, &Record::StartOver.encode(cursor.seed))?;
+        }
+        cursor.at += RECORD as u64;
+        cursor.needs_chunk = true;
         Ok(())
     }
 
@@ -257,20 +293,18 @@ impl Checks {
         self.write(disk, 0, &header.encode())?;
         // Else a cut could leave the old seed with the records of the new one over some of its own.
         self.sync(disk)?;
-        *end = Cursor {
-            seed: header.seed,
-            at: HEADER as u64,
-            needs_chunk: false,
-        };
+        *end = Cursor::at_start(header.seed);
         Ok(())
     }
 
     /// Notes where the entries of a chunk end that has got a successor (or, after a repair, has none any more).
     pub(crate) fn finish(&self, disk: &Disk, tail: u32, next: Option<ChunkId>) -> Result<()> {
         let mut end = self.end()?;
+        let cursor = &mut end.cursor;
         let next = next.map_or(0, ChunkId::reference);
-        self.write(disk, end.at, &Record::End(End { tail, next }).encode(end.seed))?;
-        end.at += RECORD as u64;
+        let record = Record::End(records::End { tail, next });
+        self.write(disk, cursor.at, &record.encode(cursor.seed))?;
+        cursor.at += RECORD as u64;
         Ok(())
     }
 
@@ -285,210 +319,17 @@ impl Checks {
     /// Everything that the log says.
     pub(crate) fn read(&self) -> Result<Table> {
         let mut table = Table::new(self.header()?.start);
-        self.scan(&mut Cursor::default(), false, &mut |record, at| table.add(record, at))?;
+        self.follow(&mut Cursor::default(), &mut table)?;
         Ok(table)
     }
 
     /// Reads what was appended behind `cursor` into `table`. A log that has begun anew is read from its start.
     pub(crate) fn follow(&self, cursor: &mut Cursor, table: &mut Table) -> Result<()> {
-        let header = self.header()?;
-        if header.seed != cursor.seed || cursor.at == 0 {
-            (*cursor, *table) = (Cursor::default(), Table::new(header.start));
+        let map = &mut self.locked().map;
+        if !self.is_within(map.as_ref(), *cursor)? {
+            (*cursor, *table) = (Cursor::default(), Table::new(self.header()?.start));
         }
-        self.scan(cursor, false, &mut |record, at| table.add(record, at))
-    }
-
-    /// Moves `cursor` to the end of the log and hands over each record on the way, with the place of its trailing bytes.
-    fn scan(&self, cursor: &mut Cursor, verify: bool, found: &mut dyn FnMut(Record, u64)) -> Result<()> {
-        let header = self.header()?;
-        if cursor.seed != header.seed || cursor.at < HEADER as u64 {
-            *cursor = Cursor {
-                seed: header.seed,
-                at: HEADER as u64,
-                needs_chunk: false,
-            };
-        }
-        let mut window = Window::default();
-        while let Some(bytes) = window.view(&self.file, cursor.at, RECORD)? {
-            let bytes = bytes.try_into().expect("as long as a record");
-            let Some(record) = Record::decode(cursor.seed, bytes) else {
-                break;
-            };
-            let place = cursor.at + RECORD as u64;
-            if let Record::WithBytes(check) = record {
-                // Of what others have just written only the record need be looked at.
-                let length = usize::from(check.length);
-                let Some(bytes) = window.view(&self.file, place, length)? else {
-                    break;
-                };
-                if verify && Check::of(check.offset, bytes) != check {
-                    break;
-                }
-            }
-            found(record, place);
-            cursor.at = place + record.trailing() as u64;
-        }
-        Ok(())
-    }
-
-    /// The end of a session that was not closed, by a kill or a power cut: entries that are in the log and not in the chunk
-    /// are written again. Nobody else has the queue open. Returns how many entries were written.
-    pub(crate) fn replay(&self, disk: &Disk, chunk: &Chunk) -> Result<usize> {
-        let header = self.header()?;
-        let mut table = Table::new(header.start);
-        let mut cursor = Cursor::default();
-        self.scan(&mut cursor, true, &mut |record, at| table.add(record, at))?;
-        if table.is_fresh {
-            // Everything was consumed; whatever pointers and entries are there are older than that.
-            if !chunk.raw_pointers()?.is_exhausted() {
-                chunk.write_empty(disk)?;
-                chunk.sync(disk)?;
-            }
-            return self.clean_up(disk, cursor, &table, FIRST_ENTRY).map(|()| 0);
-        }
-        let Some(pointers) = chunk.pointers()? else {
-            return Ok(0);
-        };
-        let (mut end, mut written) = (pointers.tail, 0);
-        for known in table.iter() {
-            let Some(check) = known.check else { continue };
-            let is_behind = known.to > pointers.tail;
-            if check.offset < pointers.head || known.to > chunk.length() || (is_behind && check.offset > end) {
-                continue;
-            }
-            let mut there = vec![0; usize::from(check.length) + LENGTH_BYTES as usize];
-            chunk.read(check.offset, &mut there)?;
-            let is_there = there[..2] == check.length.to_be_bytes() && Check::of(check.offset, &there[2..]) == check;
-            if let (Some(place), false) = (known.bytes, is_there) {
-                there[..2].copy_from_slice(&check.length.to_be_bytes());
-                self.file
-                    .read_exact_at(&mut there[2..], place)
-                    .map_err(|e| Error::io(format!("reading {}", self.path.display()), e))?;
-                chunk.write(disk, check.offset, &there)?;
-                written += 1;
-            } else if !is_there {
-                // Not in the log: what lies behind the tail was never finished, the rest is for the reader to report.
-                continue;
-            }
-            end = end.max(known.to);
-        }
-        if written > 0 || end != pointers.tail {
-            chunk.sync(disk)?;
-            chunk.write_tail(disk, end)?;
-            chunk.sync(disk)?;
-        }
-        self.clean_up(disk, cursor, &table, end)?;
-        Ok(written)
-    }
-
-    /// After a replay: no record of an entry that is not there, and nothing behind the end of the log that a later record
-    /// could make part of it.
-    fn clean_up(&self, disk: &Disk, end: Cursor, table: &Table, tail: u32) -> Result<()> {
-        let doing = |e| Error::io(format!("reading {}", self.path.display()), e);
-        let mut rest = vec![0; WINDOWS[1]];
-        let mut at = end.at;
-        let is_clean = loop {
-            match self.file.read_at(&mut rest, at).map_err(doing)? {
-                0 => break true,
-                n if rest[..n].iter().all(|byte| *byte == 0) => at += n as u64,
-                _ => break false,
-            }
-        };
-        if is_clean && table.iter().all(|known| known.to <= tail) {
-            return Ok(());
-        }
-        let known: Vec<_> = table.iter().filter(|known| known.to <= tail).copied().collect();
-        let start = if table.is_fresh {
-            FIRST_ENTRY
-        } else {
-            self.header()?.start
-        };
-        self.rewrite(disk, start, |out, seed| {
-            for known in known {
-                let record = match known.check {
-                    Some(check) => Record::Checksum(check),
-                    None => Record::Unchecked {
-                        from: known.from,
-                        to: known.to,
-                    },
-                };
-                out.extend_from_slice(&record.encode(seed));
-            }
-            out.extend(table.end.into_iter().flat_map(|end| Record::End(end).encode(seed)));
-        })
-    }
-
-    /// Puts other records in the place of these; the chunk is on the disk.
-    fn rewrite(&self, disk: &Disk, start: u32, records: impl FnOnce(&mut Vec<u8>, u32)) -> Result<()> {
-        Checks::replace(disk, &self.path, start, records, true).map(drop)
-    }
-
-    /// Compares a closed chunk with what it was, and opens it. True when another program has worked on it.
-    pub(crate) fn reopen(&self, disk: &Disk, chunk: &Chunk) -> Result<bool> {
-        let State::Closed(then) = self.header()?.state else {
-            return Ok(false);
-        };
-        let now = seen(chunk)?;
-        let is_foreign = now != then
-            && (now.written != then.written
-                || !file::keeps_times(&self.file).map_err(|e| Error::io("asking for the file system", e))?);
-        if now == then {
-            self.set_state(disk, State::Open)?;
-        } else if is_foreign {
-            self.reconcile(disk, chunk, then)?;
-        } else {
-            self.set_state(disk, State::Damaged(then))?;
-        }
-        // Before the chunk changes: a cut must not leave it different from what it was when it was closed.
-        self.sync(disk)?;
-        Ok(is_foreign)
-    }
-
-    /// Another program has written to the chunk: its entries are taken without checksums, ours must be what they were.
-    pub(crate) fn reconcile(&self, disk: &Disk, chunk: &Chunk, then: Seen) -> Result<()> {
-        let pointers = chunk.raw_pointers()?;
-        if !pointers.are_within(chunk.length()) {
-            return self.set_state(disk, State::Damaged(then));
-        }
-        let table = self.read()?;
-        let (mut entries, mut at) = (Vec::new(), pointers.head);
-        while at < pointers.tail {
-            let Ok(length) = chunk.entry_length(at, pointers.tail) else {
-                break;
-            };
-            let mut bytes = vec![0; length as usize];
-            chunk.read(at + LENGTH_BYTES, &mut bytes)?;
-            entries.push(Check::of(at, &bytes));
-            at += LENGTH_BYTES + length;
-        }
-        let is_ours = |check: &Check| table.find(check.offset) == Cover::Checked(*check);
-        let old = then.pointers;
-        let has_ours = entries.iter().any(is_ours);
-        let overlap = entries.iter().any(|check| check.offset < old.tail) || pointers.tail < old.tail;
-        let started_over = overlap && !has_ours;
-        if !started_over && (pointers.tail < old.tail || pointers.head < old.head) {
-            return self.set_state(disk, State::Damaged(then));
-        }
-        let start = if started_over {
-            FIRST_ENTRY
-        } else {
-            self.header()?.start
-        };
-        self.rewrite(disk, start, |out, seed| {
-            for check in entries {
-                let theirs = started_over || check.offset >= old.tail;
-                let record = match table.find(check.offset) {
-                    _ if is_ours(&check) => Record::Checksum(check),
-                    Cover::Checked(ours) if !theirs => Record::Checksum(ours),
-                    _ if theirs => Record::Unchecked {
-                        from: check.offset,
-                        to: check.end(),
-                    },
-                    _ => continue,
-                };
-                out.extend_from_slice(&record.encode(seed));
-            }
-        })
+        self.scan(map, cursor, false, &mut |record, at| table.add(record, at))
     }
 }
 
@@ -530,39 +371,4 @@ pub(crate) fn fresh_name(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     PathBuf::from(name)
-}
-
-/// Reads a file from front to back with few system calls.
-#[derive(Default)]
-struct Window {
-    start: u64,
-    bytes: Vec<u8>,
-    reads: usize,
-}
-
-impl Window {
-    /// Bytes of the file; `None` when it ends before.
-    fn view(&mut self, file: &File, at: u64, length: usize) -> Result<Option<&[u8]>> {
-        let have = at
-            .checked_sub(self.start)
-            .is_some_and(|skip| skip + length as u64 <= self.bytes.len() as u64);
-        if !have {
-            let size = WINDOWS[self.reads.min(WINDOWS.len() - 1)].max(length);
-            self.reads += 1;
-            self.bytes.resize(size, 0);
-            self.start = at;
-            let mut filled = 0;
-            while filled < size {
-                match file.read_at(&mut self.bytes[filled..], at + filled as u64) {
-                    Ok(0) => break,
-                    Ok(n) => filled += n,
-                    Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                    Err(e) => return Err(Error::io("reading checksums", e)),
-                }
-            }
-            self.bytes.truncate(filled);
-        }
-        let skip = (at - self.start) as usize;
-        Ok(self.bytes.get(skip..skip + length))
-    }
 }

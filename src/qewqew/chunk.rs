@@ -22,7 +22,11 @@ use crate::{Error, Result};
 
 /// Zeros are written ahead in steps of this size where syncs matter: a block that was only allocated costs the file system
 /// a journal entry when it is first written.
-const PRIME_STEP: u32 = 1 << 20;
+const SYNCED_STEP: u32 = 1 << 20;
+/// The same in front of stores through a mapping: pages that a write has made come in groups, with their blocks, and one
+/// fault maps a group. Without that each page is a fault of its own that asks the file system: measured here 3 us for each of
+/// 256 pages of a MiB, against 0.2 ms for all of it. Short steps, so that a queue with few messages stays a small one.
+const MAPPED_STEP: u32 = 128 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Chunk {
@@ -34,6 +38,8 @@ pub(crate) struct Chunk {
     length: u32,
     /// Up to here the blocks were written, as far as we know.
     primed: PrivateU32,
+    /// Bytes to write ahead; 0 in a chunk that somebody else has created, whose left over bytes stay.
+    step: u32,
 }
 
 /// How chunk files are reached and created.
@@ -88,6 +94,7 @@ impl Chunk {
             map,
             length,
             primed: PrivateU32::new(length),
+            step: 0,
         })
     }
 
@@ -113,18 +120,22 @@ impl Chunk {
             head: FIRST_ENTRY,
             tail,
         };
-        let primed = if access.durable {
-            prime(&file, 0, size).map_err(|e| Error::io(doing(), e))?
-        } else {
-            0
+        let step = match access {
+            Access { durable: true, .. } => SYNCED_STEP,
+            Access { mapped: true, .. } => MAPPED_STEP,
+            _ => 0,
+        };
+        let primed = match step {
+            0 => size,
+            _ => prime(&file, 0, step, size).map_err(|e| Error::io(doing(), e))?,
         };
         file.write_all_at(&layout::chunk_header(pointers, 0), 0)
             .map_err(|e| Error::io(doing(), e))?;
         file.write_all_at(entries, FIRST_ENTRY.into())
             .map_err(|e| Error::io(doing(), e))?;
         disk.publish(unlinked, &path, access.durable)?;
-        let chunk = Chunk::open(path, id, access)?;
-        chunk.primed.store(primed, Ordering::Relaxed);
+        let mut chunk = Chunk::open(path, id, access)?;
+        (chunk.primed, chunk.step) = (PrivateU32::new(primed), step);
         Ok(chunk)
     }
 
@@ -328,6 +339,7 @@ impl Chunk {
     pub(crate) fn store(&self, disk: &Disk, at: u32, bytes: &[u8]) -> Result<()> {
         match &self.map {
             Some(map) => {
+                self.prime(at, bytes.len())?;
                 map.copy_in(at as usize, bytes);
                 disk.note(Step::Stored, &self.path);
                 Ok(())
@@ -338,14 +350,28 @@ impl Chunk {
 
     /// Writes bytes with one `pwrite`.
     pub(crate) fn write(&self, disk: &Disk, at: u32, bytes: &[u8]) -> Result<()> {
-        let end = at + bytes.len() as u32;
-        let primed = self.primed.load(Ordering::Relaxed);
-        if primed != 0 && end > primed && primed < self.length {
-            let primed = prime(&self.file, primed, self.length).map_err(|e| self.failed("writing", e))?;
-            self.primed.store(primed, Ordering::Relaxed);
-        }
+        self.prime(at, bytes.len())?;
         self.write_unnoted(at, bytes)?;
         disk.note(Step::Stored, &self.path);
+        Ok(())
+    }
+
+    /// Writes zeros ahead where the blocks for bytes at `at` were not written yet.
+    #[inline]
+    fn prime(&self, at: u32, length: usize) -> Result<()> {
+        let primed = self.primed.load(Ordering::Relaxed);
+        if self.step == 0 || at + length as u32 <= primed {
+            return Ok(());
+        }
+        self.prime_from(primed.max(at))
+    }
+
+    /// Never in front of the place where the caller goes on, the tail: other producers have written there, of which this
+    /// handle knows nothing.
+    #[cold]
+    fn prime_from(&self, at: u32) -> Result<()> {
+        let primed = prime(&self.file, at, self.step, self.length).map_err(|e| self.failed("writing", e))?;
+        self.primed.store(primed, Ordering::Relaxed);
         Ok(())
     }
 
@@ -365,10 +391,12 @@ impl Chunk {
     }
 }
 
-/// Writes zeros over the next allocated but unwritten blocks, all behind the tail of a new chunk; returns where they end.
-fn prime(file: &File, from: u32, size: u32) -> std::io::Result<u32> {
-    let end = from.saturating_add(PRIME_STEP).min(size);
-    file.write_all_at(&vec![0; (end - from) as usize], from.into())?;
+/// Writes zeros over the next allocated but unwritten blocks, all behind the tail of a new chunk; returns where they end, at a
+/// multiple of the step: pages come in larger groups where those are aligned.
+fn prime(file: &File, from: u32, step: u32, size: u32) -> std::io::Result<u32> {
+    static ZEROS: [u8; SYNCED_STEP as usize] = [0; SYNCED_STEP as usize];
+    let end = (from / step + 1).saturating_mul(step).min(size);
+    file.write_all_at(&ZEROS[..(end - from) as usize], from.into())?;
     Ok(end)
 }
 

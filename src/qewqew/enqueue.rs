@@ -11,6 +11,23 @@ use crate::shared::signal::Wait;
 use crate::shared::sync::Ordering;
 use crate::{Error, Result};
 
+/// How much is to be appended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Size {
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
+}
+
+impl Size {
+    #[inline]
+    pub(super) fn of(messages: &[&[u8]]) -> Self {
+        Size {
+            messages: messages.len() as u64,
+            bytes: messages.iter().map(|message| entry_bytes(message.len())).sum(),
+        }
+    }
+}
+
 impl DurableQueue {
     /// Appends a message; [`Error::Full`] when it would exceed `max_bytes`.
     pub fn enqueue(&self, message: &[u8]) -> Result<()> {
@@ -45,7 +62,7 @@ impl DurableQueue {
             if side.has_staged() || !writer.has_room(store, message.len())? {
                 return Ok(false);
             }
-            self.admit(session, side, &[message])?;
+            self.admit(session, side, Size::of(&[message]))?;
             writer.append(store, &[message], false)?;
             // The tail was moved by a SeqCst swap.
             drop(append);
@@ -55,13 +72,13 @@ impl DurableQueue {
         if !side.has_staged() && !writer.has_room(store, message.len())? {
             return Ok(false);
         }
-        self.admit(session, side, &[message])?;
+        self.admit(session, side, Size::of(&[message]))?;
         let (staged, _) = writer.stage(store, side, &[message])?;
         drop(append);
         if staged == 1 {
             side.arrivals().notify_all();
         } else {
-            self.give_back(side, &[message]);
+            self.give_back(side, Size::of(&[message]));
         }
         Ok(staged == 1)
     }
@@ -79,7 +96,7 @@ impl DurableQueue {
         let Some(side) = &store.side else {
             let mut writer = session.writer()?;
             if let Some(limit) = self.options.max_bytes {
-                check_room(session.unread_bytes()?, total(messages), limit)?;
+                check_room(session.unread_bytes()?, Size::of(messages).bytes, limit)?;
             }
             return writer.append(store, messages, store.sync.is_durable());
         };
@@ -105,7 +122,7 @@ impl DurableQueue {
                 Self::commit_staged(session, side)?;
                 continue;
             }
-            self.admit(session, side, messages)?;
+            self.admit(session, side, Size::of(messages))?;
             let done = writer.append(&session.store, messages, false);
             drop(append);
             drop(writer);
@@ -122,7 +139,7 @@ impl DurableQueue {
                 let mut writer = session.writer()?;
                 let _append = side.append_lock(Store::patience())?;
                 if !admitted {
-                    self.admit(session, side, messages)?;
+                    self.admit(session, side, Size::of(messages))?;
                     admitted = true;
                 }
                 writer.stage(&session.store, side, rest)?
@@ -139,7 +156,7 @@ impl DurableQueue {
             match done {
                 Ok(created) => rest = &rest[created..],
                 Err(error) => {
-                    self.give_back(side, rest);
+                    self.give_back(side, Size::of(rest));
                     return Err(error);
                 }
             }
@@ -197,8 +214,8 @@ impl DurableQueue {
     }
 
     /// Counts messages in, under the append lock; [`Error::Full`] when they do not fit below the bound.
-    pub(super) fn admit(&self, session: &Session, side: &Side, messages: &[&[u8]]) -> Result<()> {
-        let bytes = total(messages);
+    pub(super) fn admit(&self, session: &Session, side: &Side, size: Size) -> Result<()> {
+        let bytes = size.bytes;
         let appended = side.counter(signal::APPENDED_BYTES);
         let mut before = appended.load(Ordering::Relaxed);
         if let Some(limit) = self.options.max_bytes {
@@ -214,17 +231,17 @@ impl DurableQueue {
         appended.store(before.wrapping_add(bytes), Ordering::Relaxed);
         let count = side.counter(signal::APPENDED_MESSAGES);
         count.store(
-            count.load(Ordering::Relaxed).wrapping_add(messages.len() as u64),
+            count.load(Ordering::Relaxed).wrapping_add(size.messages),
             Ordering::Relaxed,
         );
         Ok(())
     }
 
-    fn give_back(&self, side: &Side, messages: &[&[u8]]) {
+    fn give_back(&self, side: &Side, size: Size) {
         side.counter(signal::APPENDED_BYTES)
-            .fetch_sub(total(messages), Ordering::Relaxed);
+            .fetch_sub(size.bytes, Ordering::Relaxed);
         side.counter(signal::APPENDED_MESSAGES)
-            .fetch_sub(messages.len() as u64, Ordering::Relaxed);
+            .fetch_sub(size.messages, Ordering::Relaxed);
     }
 
     pub(super) fn check_size(&self, message: &[u8]) -> Result<()> {
@@ -237,10 +254,6 @@ impl DurableQueue {
         }
         Ok(())
     }
-}
-
-fn total(messages: &[&[u8]]) -> u64 {
-    messages.iter().map(|message| entry_bytes(message.len())).sum()
 }
 
 fn check_room(unread: u64, bytes: u64, limit: u64) -> Result<()> {

@@ -78,6 +78,6 @@ pub use options::{Options, Role, SyncMode};
 pub use positions::EPOCH_SHIFT;
 pub use publish::framed_messages;
 pub use queue::{Change, DurableQueue};
-pub use ranges::RangeReader;
+pub use ranges::{RangeReader, Walk};
 pub use stage::Stage;
 pub use verify::{Problem, Report};

@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use super::chunk::{Access, Chunk};
+use super::enqueue::Size;
 use super::queue::DurableQueue;
-use crate::qewqew::layout::{self, FIRST_ENTRY, LENGTH_BYTES, Pointers};
+use crate::qewqew::layout::{ChunkId, FIRST_ENTRY, LENGTH_BYTES};
 use crate::qewqew::store::Store;
 use crate::qewqew::writer::Writer;
 use crate::{Error, Result};
@@ -12,23 +14,21 @@ impl DurableQueue {
     /// Makes a staged chunk the last one of the queue; `false` when it was moved to its place before. Whatever a killed
     /// producer left unlinked is linked first.
     pub fn publish_chunk(&self, staged: &Path) -> Result<bool> {
-        let bytes = match std::fs::read(staged) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                layout::chunk_header(Pointers::EMPTY, 0).to_vec()
-            }
-            Err(error) => return Err(Error::io(format!("reading {}", staged.display()), error)),
-        };
         let damaged = |error| match error {
             Error::Corrupt(what) => Error::Corrupt(format!("{}: {what}", staged.display())),
             other => other,
         };
-        let framed = staged_entries(&bytes).map_err(damaged)?;
-        let messages = framed_messages(framed).map_err(damaged)?;
+        let found = Staged::look_at(staged).map_err(damaged)?;
+        // The checksums of a chunk come before it, so only with them are its bytes needed here.
+        let framed = match &found {
+            Some(found) if self.options.crc => found.entries()?,
+            _ => Vec::new(),
+        };
+        let size = found.as_ref().map_or(Size::default(), |found| found.size);
         let done = self.alone(
-            &messages,
+            size,
             || Ok(true),
-            |writer, store| writer.publish(store, staged, framed),
+            |writer, store| writer.publish(store, staged, &framed),
         )?;
         Ok(done.unwrap_or(false))
     }
@@ -42,7 +42,7 @@ impl DurableQueue {
         }
         let ranges = self.ranges()?;
         let is_there = || Ok(ranges.tail_position()? == position);
-        let done = self.alone(&messages, is_there, |writer, store| {
+        let done = self.alone(Size::of(&messages), is_there, |writer, store| {
             writer.append_whole(store, &messages)
         })?;
         Ok(done.is_some())
@@ -50,14 +50,18 @@ impl DurableQueue {
 
     /// Links what a killed producer had finished and not linked.
     pub fn adopt_leftover(&self) -> Result<()> {
-        self.alone(&[], || Ok(true), |writer, store| writer.adopt_leftover(store))?;
+        self.alone(
+            Size::default(),
+            || Ok(true),
+            |writer, store| writer.adopt_leftover(store),
+        )?;
         Ok(())
     }
 
     /// Runs `append` with everything committed that others have staged, and nobody else appending, if `is_due` says so then.
     fn alone<T>(
         &self,
-        messages: &[&[u8]],
+        size: Size,
         is_due: impl FnOnce() -> Result<bool>,
         append: impl FnOnce(&mut Writer, &Store) -> Result<T>,
     ) -> Result<Option<T>> {
@@ -83,8 +87,8 @@ impl DurableQueue {
             if !is_due()? {
                 return Ok(None);
             }
-            if !messages.is_empty() {
-                self.admit(session, side, messages)?;
+            if size.messages > 0 {
+                self.admit(session, side, size)?;
             }
             append(&mut writer, &session.store)?
         };
@@ -113,10 +117,37 @@ pub fn framed_messages(framed: &[u8]) -> Result<Vec<&[u8]>> {
     )))
 }
 
-/// What a staged chunk holds.
-fn staged_entries(chunk: &[u8]) -> Result<&[u8]> {
-    let damaged = || Error::Corrupt("it is not a staged chunk".into());
-    let header = chunk.first_chunk::<{ FIRST_ENTRY as usize }>().ok_or_else(damaged)?;
-    let tail = u32::from_be_bytes([header[4], header[5], header[6], header[7]]) as usize;
-    chunk.get(FIRST_ENTRY as usize..tail).ok_or_else(damaged)
+/// A staged chunk that was gone through once, so that no damaged one becomes part of a queue.
+struct Staged {
+    chunk: Chunk,
+    size: Size,
+}
+
+impl Staged {
+    /// `None` when there is no file.
+    fn look_at(path: &Path) -> Result<Option<Self>> {
+        let access = Access {
+            mapped: true,
+            durable: false,
+        };
+        let chunk = match Chunk::open(path.to_owned(), ChunkId::FIRST, access) {
+            Err(Error::NotFound(_)) => return Ok(None),
+            opened => opened?,
+        };
+        let (mut size, tail, mut at) = (Size::default(), chunk.tail()?, FIRST_ENTRY);
+        while at < tail {
+            let length = chunk.entry_length(at, tail)?;
+            at += LENGTH_BYTES + length;
+            size.messages += 1;
+        }
+        size.bytes = u64::from(tail - FIRST_ENTRY);
+        Ok(Some(Staged { chunk, size }))
+    }
+
+    fn entries(&self) -> Result<Vec<u8>> {
+        let mut framed = Vec::new();
+        let length = self.chunk.tail()? - FIRST_ENTRY;
+        self.chunk.append_to(FIRST_ENTRY, length, &mut framed)?;
+        Ok(framed)
+    }
 }

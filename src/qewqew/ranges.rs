@@ -3,8 +3,12 @@
 //! A [`RangeReader`] needs nothing but the files: it takes no lock and can be in any process that sees them. While it reads,
 //! producers append and the consumer may remove chunks; what it has opened stays readable.
 
+mod walk;
+
 use std::path::Path;
 
+pub use self::walk::Walk;
+use self::walk::{Window, no_boundary};
 use super::checks::Checks;
 use super::chunk::Chunk;
 use super::head::Head;
@@ -12,7 +16,7 @@ use super::layout::{ChunkId, FIRST_ENTRY, LENGTH_BYTES, Names, signal};
 use super::positions::{EPOCH_SHIFT, Positions};
 use super::queue::DurableQueue;
 use super::reader::Entry;
-use super::records::{Check, Cover, Table};
+use super::records::Table;
 use super::session::Session;
 use super::store::{Link, Store, walk};
 use crate::shared::sync::Ordering;
@@ -20,8 +24,6 @@ use crate::{Error, Result};
 
 /// How often a walk is begun anew because the consumer removed the chunk that it started from.
 const RETRIES: usize = 1000;
-/// Bytes that are read at a time.
-const WINDOW: u32 = 1 << 20;
 
 /// Reads ranges of a queue that others have open, without a lock.
 ///
@@ -41,7 +43,7 @@ const WINDOW: u32 = 1 << 20;
 /// assert!(queue.is_empty()?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RangeReader {
     names: Names,
     network: bool,
@@ -111,35 +113,18 @@ impl RangeReader {
 
     /// Hands each message from position `start` up to `end` to `take`.
     pub fn read_range_with(&self, start: u64, end: u64, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let spans = self.spans()?;
-        spans.check(start, end)?;
-        let mut at = start;
-        for span in &spans.spans {
-            // The end of one chunk is the start of the next: it belongs to the next, if there is one.
-            let inside = at < end && at >= span.base && at < span.end();
-            if !inside {
-                continue;
-            }
-            let chunk = self.chunk(span.link.id)?;
-            let stop = end.min(span.end());
-            let checks = self.checks(&chunk)?;
-            let mut window = Window::new(&chunk, span.link.pointers.tail);
-            let mut offset = entry_at(&mut window, span, at)?;
-            while span.position(offset) < stop {
-                let message = window.message(offset)?;
-                if let Some(table) = &checks {
-                    let is_read = offset < span.link.pointers.head;
-                    check(&chunk, table, offset, message, is_read)?;
-                }
-                take(message)?;
-                offset += LENGTH_BYTES + message.len() as u32;
-            }
-            at = span.position(offset);
-            if at > stop {
-                return Err(no_boundary(end));
-            }
+        let mut walk = self.walk(start, end)?;
+        while let Some(message) = walk.next()? {
+            take(message)?;
         }
         Ok(())
+    }
+
+    /// The messages from position `start` up to `end`, one by one.
+    pub fn walk(&self, start: u64, end: u64) -> Result<Walk> {
+        let spans = self.spans()?;
+        spans.check(start, end)?;
+        Ok(Walk::new(self.clone(), spans.spans, start, end))
     }
 
     /// `start..end` cut where the chunks are: pieces that can be read at the same time.
@@ -251,100 +236,6 @@ impl Spans {
     }
 }
 
-/// Reads a chunk's entries with few system calls.
-struct Window<'a> {
-    chunk: &'a Chunk,
-    tail: u32,
-    /// Where the bytes begin.
-    start: u32,
-    bytes: Vec<u8>,
-}
-
-impl<'a> Window<'a> {
-    fn new(chunk: &'a Chunk, tail: u32) -> Self {
-        Window {
-            chunk,
-            tail,
-            start: tail,
-            bytes: Vec::new(),
-        }
-    }
-
-    /// The message of the entry at `offset`.
-    fn message(&mut self, offset: u32) -> Result<&[u8]> {
-        let length = match self.view(offset, LENGTH_BYTES)? {
-            Some([high, low]) => u32::from(u16::from_be_bytes([*high, *low])),
-            _ => return Err(self.beyond(offset)),
-        };
-        if self.view(offset, LENGTH_BYTES + length)?.is_none() {
-            return Err(self.beyond(offset));
-        }
-        let from = (offset - self.start + LENGTH_BYTES) as usize;
-        Ok(&self.bytes[from..from + length as usize])
-    }
-
-    /// Bytes of the chunk; `None` when they reach beyond the tail.
-    fn view(&mut self, offset: u32, length: u32) -> Result<Option<&[u8]>> {
-        if self.tail - offset < length {
-            return Ok(None);
-        }
-        let end = offset + length;
-        if offset < self.start || end as usize > self.start as usize + self.bytes.len() {
-            let size = (self.tail - offset).min(WINDOW.max(length));
-            self.bytes.resize(size as usize, 0);
-            self.chunk.read(offset, &mut self.bytes)?;
-            self.start = offset;
-        }
-        let from = (offset - self.start) as usize;
-        Ok(Some(&self.bytes[from..from + length as usize]))
-    }
-
-    fn beyond(&self, offset: u32) -> Error {
-        Error::Corrupt(format!(
-            "the entry at offset {offset} of the chunk {} reaches beyond the tail at {}",
-            self.chunk.path().display(),
-            self.tail
-        ))
-    }
-}
-
-/// Checks a message against its checksum, where it should have one; those of consumed messages may be gone.
-fn check(chunk: &Chunk, table: &Table, offset: u32, message: &[u8], is_consumed: bool) -> Result<()> {
-    match table.find(offset) {
-        Cover::Checked(check) if check == Check::of(offset, message) => Ok(()),
-        Cover::Unchecked => Ok(()),
-        Cover::Missing if is_consumed => Ok(()),
-        Cover::Checked(_) | Cover::Missing => Err(Error::Corrupt(format!(
-            "the message of {} bytes at offset {offset} of {} does not have its checksum; repair() steps over it",
-            message.len(),
-            chunk.path().display()
-        ))),
-    }
-}
-
-/// The offset of the entry at a position, by following the lengths: a position that is none is refused.
-fn entry_at(window: &mut Window<'_>, span: &Span, position: u64) -> Result<u32> {
-    let wanted = (position - span.base) as u32 + FIRST_ENTRY;
-    let pointers = span.link.pointers;
-    let mut offset = if wanted >= pointers.head {
-        pointers.head
-    } else {
-        FIRST_ENTRY
-    };
-    while offset < wanted {
-        offset += LENGTH_BYTES + window.message(offset)?.len() as u32;
-    }
-    if offset == wanted {
-        Ok(offset)
-    } else {
-        Err(no_boundary(position))
-    }
-}
-
-fn no_boundary(position: u64) -> Error {
-    Error::Invalid(format!("no message begins or ends at position {position}"))
-}
-
 impl DurableQueue {
     /// The position of the first unread message. The first such question of a consumer begins to keep positions.
     pub fn head_position(&self) -> Result<u64> {
@@ -409,7 +300,7 @@ impl DurableQueue {
                 continue;
             }
             let chunk = ranges.chunk(span.link.id)?;
-            let mut window = Window::new(&chunk, span.link.pointers.tail);
+            let mut window = Window::new(chunk, span.link.pointers.tail);
             let (mut offset, mut last) = (span.link.pointers.head, None);
             while span.position(offset) < stop {
                 let length = window.message(offset)?.len() as u32;

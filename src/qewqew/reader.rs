@@ -306,7 +306,7 @@ impl ChunkChecks {
         };
         file.refuse_damaged(chunk)?;
         Ok(Some(ChunkChecks {
-            file,
+            file: file.mapped_for(store.access),
             table: Table::new(FIRST_ENTRY),
             cursor: Cursor::default(),
             floor: FIRST_ENTRY,

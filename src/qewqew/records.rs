@@ -23,6 +23,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"QWcheck\0");
 pub(crate) const VERSION: u32 = 2;
 pub(crate) const HEADER: usize = 64;
 pub(crate) const RECORD: usize = 16;
+/// Where the seed of the records is.
+pub(crate) const SEED: usize = 12;
 const STATE: std::ops::Range<usize> = 24..48;
 
 /// The checksum of one entry.

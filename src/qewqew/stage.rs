@@ -4,14 +4,20 @@
 //! Whether a staged chunk was published can be told at any time, whatever was killed and whoever else appends meanwhile: its
 //! file is still under its staged name, or it is not.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::layout::{self, FIRST_ENTRY, Pointers, entry_bytes, max_element_size};
-use crate::os::file::Unlinked;
+use crate::os::file::{self, Unlinked};
 use crate::{Error, Result};
+
+/// Entries are written in pieces of this size: what was just copied together is still in the processor's cache then.
+const PIECE: usize = 256 << 10;
+/// So many files wait for their sync, so that the disk works on them while the next ones are filled.
+const UNSYNCED: usize = 16;
 
 /// Messages on their way into files.
 #[derive(Debug)]
@@ -19,8 +25,20 @@ pub struct Stage {
     prefix: PathBuf,
     chunk_size: u32,
     durable: bool,
+    /// Entries that are not in a file yet.
     framed: Vec<u8>,
+    /// The chunk that is being filled, once there is more than a piece of it.
+    open: Option<Open>,
     files: Vec<PathBuf>,
+    unsynced: VecDeque<File>,
+}
+
+/// A file without a name, and how far it is filled.
+#[derive(Debug)]
+struct Open {
+    unlinked: Unlinked,
+    file: File,
+    end: u32,
 }
 
 impl Stage {
@@ -38,7 +56,9 @@ impl Stage {
             chunk_size,
             durable,
             framed: Vec::new(),
+            open: None,
             files: Vec::new(),
+            unsynced: VecDeque::new(),
         })
     }
 
@@ -51,9 +71,12 @@ impl Stage {
                 limit: limit.into(),
             });
         }
-        let end = u64::from(FIRST_ENTRY) + self.framed.len() as u64 + entry_bytes(message.len());
+        let filled = self.open.as_ref().map_or(FIRST_ENTRY, |open| open.end);
+        let end = u64::from(filled) + self.framed.len() as u64 + entry_bytes(message.len());
         if end > self.chunk_size.into() {
-            self.flush()?;
+            self.finish_chunk()?;
+        } else if self.framed.len() >= PIECE {
+            self.write_piece()?;
         }
         layout::frame(message, &mut self.framed);
         Ok(())
@@ -62,43 +85,85 @@ impl Stage {
     /// Writes the rest, and names the files: `.chunk` files in order, or one `.rows` file with bare entries when all of them
     /// have no more than `small` bytes.
     pub fn finish(mut self, small: usize) -> Result<Vec<PathBuf>> {
-        if self.files.is_empty() && self.framed.len() <= small && !self.framed.is_empty() {
+        let is_first = self.files.is_empty() && self.open.is_none();
+        if is_first && self.framed.len() <= small && !self.framed.is_empty() {
             let path = self.named("rows");
-            self.write(&path, self.framed.len() as u64, |file| {
-                file.write_all_at(&self.framed, 0)
-            })?;
-            self.files.push(path);
-        } else if !self.framed.is_empty() {
-            self.flush()?;
+            let mut open = self.create(&path, self.framed.len() as u64)?;
+            open.end = 0;
+            open.append(&self.framed, &path)?;
+            self.publish(open, path)?;
+        } else if self.open.is_some() || !self.framed.is_empty() {
+            self.finish_chunk()?;
+        }
+        while !self.unsynced.is_empty() {
+            self.sync_oldest()?;
+        }
+        if self.durable && !self.files.is_empty() {
+            file::sync_directory(file::directory_of(&self.prefix))?;
         }
         Ok(self.files)
     }
 
-    fn flush(&mut self) -> Result<()> {
-        let path = self.named(&format!("{}.chunk", self.files.len()));
-        let pointers = Pointers {
-            head: FIRST_ENTRY,
-            tail: FIRST_ENTRY + self.framed.len() as u32,
+    /// Moves the entries so far to the chunk that is being filled.
+    fn write_piece(&mut self) -> Result<()> {
+        let path = self.next_chunk();
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => self.create(&path, self.chunk_size.into())?,
         };
-        self.write(&path, self.chunk_size.into(), |file| {
-            file.write_all_at(&layout::chunk_header(pointers, 0), 0)?;
-            file.write_all_at(&self.framed, FIRST_ENTRY.into())
-        })?;
-        self.files.push(path);
+        open.append(&self.framed, &path)?;
         self.framed.clear();
+        self.open = Some(open);
         Ok(())
     }
 
-    fn write(&self, path: &Path, length: u64, write: impl FnOnce(&File) -> std::io::Result<()>) -> Result<()> {
+    fn finish_chunk(&mut self) -> Result<()> {
+        self.write_piece()?;
+        let Some(open) = self.open.take() else {
+            return Ok(());
+        };
+        let path = self.next_chunk();
+        let pointers = Pointers {
+            head: FIRST_ENTRY,
+            tail: open.end,
+        };
+        let written = open.file.write_all_at(&layout::chunk_header(pointers, 0), 0);
+        written.map_err(|error| failed(&path, error))?;
+        self.publish(open, path)
+    }
+
+    fn create(&self, path: &Path, length: u64) -> Result<Open> {
         let unlinked = Unlinked::create(path, length)?;
-        let doing = |error| Error::io(format!("writing {}", path.display()), error);
-        let file: File = unlinked.as_fd().try_clone_to_owned().map_err(doing)?.into();
-        write(&file).map_err(doing)?;
+        let file = unlinked.as_fd().try_clone_to_owned();
+        Ok(Open {
+            file: file.map_err(|error| failed(path, error))?.into(),
+            unlinked,
+            end: FIRST_ENTRY,
+        })
+    }
+
+    /// Gives a complete file its name, before it is on the disk: nobody looks at it before [`Self::finish`] has returned.
+    fn publish(&mut self, open: Open, path: PathBuf) -> Result<()> {
+        open.unlinked.publish_unsynced()?;
+        self.files.push(path);
         if self.durable {
-            unlinked.publish()
-        } else {
-            unlinked.publish_unsynced()
+            self.unsynced.push_back(open.file);
+            if self.unsynced.len() > UNSYNCED {
+                self.sync_oldest()?;
+            }
         }
+        Ok(())
+    }
+
+    fn sync_oldest(&mut self) -> Result<()> {
+        let Some(file) = self.unsynced.pop_front() else {
+            return Ok(());
+        };
+        file::sync_all(&file).map_err(|error| Error::io(format!("syncing files of {}", self.prefix.display()), error))
+    }
+
+    fn next_chunk(&self) -> PathBuf {
+        self.named(&format!("{}.chunk", self.files.len()))
     }
 
     fn named(&self, end: &str) -> PathBuf {
@@ -107,4 +172,17 @@ impl Stage {
         name.push(end);
         name.into()
     }
+}
+
+impl Open {
+    fn append(&mut self, framed: &[u8], path: &Path) -> Result<()> {
+        let written = self.file.write_all_at(framed, self.end.into());
+        written.map_err(|error| failed(path, error))?;
+        self.end += framed.len() as u32;
+        Ok(())
+    }
+}
+
+fn failed(path: &Path, error: std::io::Error) -> Error {
+    Error::io(format!("writing {}", path.display()), error)
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::checks::Checks;
 use super::chunk::Chunk;
 use super::layout::{self, ChunkId, FIRST_ENTRY, LENGTH_BYTES, MAX_CHUNKS, Pointers, entry_bytes};
-use super::records::State;
+use super::records::{Check, State};
 use super::side::{Side, Staged};
 use super::store::Store;
 use crate::shared::sync::Ordering;
@@ -118,7 +118,7 @@ impl Writer {
         };
         Ok(Last {
             chunk,
-            checks: checks.map(Arc::new),
+            checks: checks.map(|checks| Arc::new(checks.mapped_for(store.access))),
         })
     }
 
@@ -230,7 +230,7 @@ impl Writer {
             return Ok(None);
         }
         let checks = Checks::create(&store.disk, &path, FIRST_ENTRY, framed, store.sync.is_durable())?;
-        Ok(Some(Arc::new(checks)))
+        Ok(Some(Arc::new(checks.mapped_for(store.access))))
     }
 
     /// Makes a complete chunk part of the chain: the one store that decides whether its messages exist.
@@ -354,7 +354,7 @@ impl Last {
     /// Nothing is synced here, and nothing overwritten: `write` does both, in this order.
     fn start_over(&self, store: &Store, old: Pointers) -> Result<Pointers> {
         if let Some(checks) = &self.checks {
-            checks.start_over(&store.disk)?;
+            checks.start_over(&store.disk, store.sync.is_durable())?;
         }
         // Nobody else changes the pointers of an exhausted chunk.
         self.chunk.swap_pointers(&store.disk, old, Pointers::EMPTY)?;
@@ -366,7 +366,7 @@ impl Last {
         let start = self.ready(store)?;
         let mut end = start.tail;
         let mut count = 0;
-        if durable || self.checks.is_some() {
+        if durable || self.checks.as_ref().is_some_and(|checks| !checks.is_mapped()) {
             let mut framed = Vec::new();
             for message in messages {
                 let bytes = entry_bytes(message.len());
@@ -382,10 +382,14 @@ impl Last {
             }
             return Ok(count);
         }
+        let mut log = self.checks.as_ref().map(|checks| checks.appender()).transpose()?;
         for message in messages {
             let bytes = entry_bytes(message.len());
             if u64::from(end) + bytes > store.chunk_size.into() {
                 break;
+            }
+            if let Some(log) = &mut log {
+                log.add(&store.disk, Check::of(end, message), self.chunk.length())?;
             }
             let length = (message.len() as u16).to_be_bytes();
             self.chunk.store(&store.disk, end, &length)?;

@@ -1,7 +1,9 @@
 """What the Spark tests share: a driver in a process of its own, and finding the processes to kill."""
 
 import contextlib
+import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -9,8 +11,33 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyspark
+
+from tailrace.spark.columns import Columns, offered
+from tailrace.spark.options import Options
+from tailrace.spark.queues import feed_for
+
+
+def feed(url: str, **options: Any) -> Any:
+    # As Spark does: nothing may be open when it travels.
+    return pickle.loads(pickle.dumps(feed_for(Options.parse({"url": url} | {k: str(v) for k, v in options.items()}))))
+
+
+def rows(reader: Any, parts: list[Any]) -> list[bytes]:
+    columns = Columns(reader.options.scheme, offered(reader.options.scheme))
+    batches = [batch for part in parts for batch in reader.read(pickle.loads(pickle.dumps(part)), columns)]
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
+def messages(first: int, count: int) -> list[bytes]:
+    return [b"%08d" % number for number in range(first, first + count)]
+
+
+def through_json(offset: dict[str, Any]) -> Any:
+    return json.loads(json.dumps(offset))
+
 
 #: Settings that start quickly; with more than some seconds of work the compilers that are left out here pay off.
 QUICK_START = {"spark__driver__extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}

@@ -1,4 +1,4 @@
-"""Executors whose Python is shipped to them: an environment in an archive, unpacked by Spark on every node."""
+"""Executors whose Python is shipped to them by spark-submit: an archive, unpacked by Spark on every node."""
 
 import os
 import subprocess
@@ -12,26 +12,21 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import pyspark
+
 from spark_support import Cluster
 from tailrace import qewqew
+from tailrace._java import java_home
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-#: Run by the driver: which tailrace the executors have, then a batch and a stream through it.
+#: Run by spark-submit: which tailrace the executors have, then a batch and a stream through it.
 JOB = """
 import os, sys
-from tailrace.spark import pipe, session
-archive, master, source, target, checkpoint = sys.argv[1:]
-spark = session(
-    master,
-    spark__archives=archive + "#env",
-    spark__local__dir=checkpoint + ".local",
-    spark__driver__memory="600m",
-    spark__executor__memory="512m",
-    spark__driver__bindAddress="127.0.0.1",
-    spark__driver__host="127.0.0.1",
-    spark__ui__enabled=False,
-)
+from pyspark.sql import SparkSession
+from tailrace.spark import pipe
+source, target, checkpoint = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
 where = spark.sparkContext.parallelize(range(8), 8).map(lambda _: (os.getcwd(), __import__("tailrace").__file__))
 for directory, file in sorted(set(where.collect())):
@@ -39,6 +34,15 @@ for directory, file in sorted(set(where.collect())):
 print("read", spark.read.format("tailrace").load(source).count(), flush=True)
 print("moved", pipe(source, target, checkpoint=checkpoint, once=True, spark=spark), flush=True)
 """
+
+#: For two executors on one machine; the rest of the command line is the recipe's.
+SETTINGS = {
+    "spark.driver.memory": "600m",
+    "spark.executor.memory": "512m",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}
 
 #: What an executor imports, beside what Spark brings.
 NEEDED = ("tailrace", "pyspark_tailrace", "pyarrow", "numpy", "pandas", "dateutil", "pytz", "six", "tzdata")
@@ -66,18 +70,26 @@ def test_executors_run_in_an_environment_that_came_as_an_archive(tmp_path: Path,
     with qewqew.DurableQueue(tmp_path / "q", role="producer", sync="never") as queue:
         queue.enqueue_many([b"%064d" % number for number in range(10_000)])
     archive = packed(tmp_path)
+    # Where there is no ./env beside it.
+    (tmp_path / "elsewhere").mkdir()
     with Cluster(tmp_path) as cluster:
         # The first is for the executors, relative to where Spark unpacks the archive; the second for the driver's side.
-        environment = os.environ | {"PYSPARK_PYTHON": "./env/bin/python", "PYSPARK_DRIVER_PYTHON": sys.executable}
-        arguments = [
-            archive,
-            cluster.url,
-            f"qewqew:{tmp_path / 'q'}",
-            f"qewqew:{tmp_path / 'to'}",
-            tmp_path / "checkpoint",
-        ]
+        environment = os.environ | {
+            "PYSPARK_PYTHON": "./env/bin/python",
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "JAVA_HOME": str(java_home()),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        job = tmp_path / "job.py"
+        job.write_text(JOB)
+        settings = SETTINGS | {"spark.local.dir": str(tmp_path / "local")}
+        command: list[object] = [Path(pyspark.__file__).parent / "bin" / "spark-submit", "--master", cluster.url]
+        command += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+        command += ["--archives", f"{archive}#env", job]
+        command += [f"qewqew:{tmp_path / 'q'}", f"qewqew:{tmp_path / 'to'}", tmp_path / "checkpoint"]
         done = subprocess.run(
-            [sys.executable, "-c", JOB, *map(str, arguments)],
+            [str(word) for word in command],
+            cwd=tmp_path / "elsewhere",
             env=environment,
             capture_output=True,
             text=True,

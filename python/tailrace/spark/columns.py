@@ -5,7 +5,7 @@ Spark the transport of all others, since Spark does not tell a Python source whi
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,8 @@ from pyspark.sql.types import (
 )
 
 __all__ = ["Columns", "offered"]
+
+Places: TypeAlias = np.ndarray[Any, np.dtype[np.int64]] | pa.Array
 
 COMMON: dict[str, DataType] = {
     "value": BinaryType(),
@@ -67,16 +69,19 @@ class Columns:
         values: pa.BinaryArray,
         *,
         partition: int,
-        offsets: "np.ndarray[Any, np.dtype[np.int64]] | pa.Array",
+        offsets: Places | Callable[[], Places],
         queue: str,
         committed: pa.BooleanArray | None = None,
     ) -> pa.RecordBatch:
-        """Put drained messages into a batch of exactly the types that Spark demands."""
+        """Put drained messages into a batch of exactly the types that Spark demands.
+
+        ``offsets`` may be a function, which is called only where the column was asked for.
+        """
         rows = len(values)
         makers: dict[str, Callable[[], pa.Array]] = {
             "value": lambda: values,
             "partition": lambda: pa.array(np.full(rows, partition, dtype=np.int32)),
-            "offset": lambda: pa.array(offsets, type=pa.int64()),
+            "offset": lambda: pa.array(offsets() if callable(offsets) else offsets, type=pa.int64()),
             "timestamp": lambda: pa.nulls(rows, ARROW["timestamp"]),
             "queue": lambda: pa.repeat(pa.scalar(queue, pa.string()), rows),
             "committed": lambda: committed,

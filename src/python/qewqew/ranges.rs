@@ -1,6 +1,7 @@
 //! Reading ranges without consuming and without a lock.
 
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple, PyType};
@@ -90,6 +91,16 @@ impl RangeReader {
         MessageBatch::to_pyarrow(&Bound::new(py, batch)?)
     }
 
+    /// The same in arrays of up to so many messages, and about so many bytes, each with the position of its first message.
+    fn _batches(&self, py: Python<'_>, start: u64, end: u64, rows: usize, size: usize) -> PyResult<RangeBatches> {
+        let walk = waiting(py, |_| self.reader.walk(start, end))?;
+        Ok(RangeBatches {
+            walk: Mutex::new(walk),
+            rows,
+            size,
+        })
+    }
+
     /// The range cut where the chunks are: pieces that can be read at the same time.
     fn chunk_ranges(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<Vec<(u64, u64)>> {
         waiting(py, |_| self.reader.chunk_ranges(start, end))
@@ -105,6 +116,44 @@ impl RangeReader {
 
     fn __repr__(&self) -> String {
         format!("<tailrace.qewqew.RangeReader {:?}>", self.path.display().to_string())
+    }
+}
+
+/// A range on its way into Arrow arrays.
+#[pyclass(frozen, module = "tailrace.qewqew", name = "_RangeBatches")]
+#[derive(Debug)]
+pub(crate) struct RangeBatches {
+    walk: Mutex<core::Walk>,
+    rows: usize,
+    size: usize,
+}
+
+#[pymethods]
+impl RangeBatches {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(u64, Bound<'py, PyAny>)>> {
+        let filled = waiting(py, |_| {
+            let mut walk = self.walk.lock().unwrap_or_else(PoisonError::into_inner);
+            let position = walk.position();
+            let mut builder = BatchBuilder::with_capacity(0, self.size);
+            let mut bytes = 0;
+            while builder.len() < self.rows && bytes < self.size {
+                let Some(message) = walk.next()? else { break };
+                builder.append(message)?;
+                bytes += message.len();
+            }
+            match builder.len() {
+                0 => Ok(None),
+                _ => builder.finish().map(|batch| Some((position, batch))),
+            }
+        })?;
+        let Some((position, batch)) = filled else {
+            return Ok(None);
+        };
+        Ok(Some((position, MessageBatch::to_pyarrow(&Bound::new(py, batch)?)?)))
     }
 }
 

@@ -13,7 +13,7 @@ import functools
 import glob
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,7 +34,11 @@ __all__ = ["make_drain", "make_feed"]
 T = TypeVar("T")
 
 #: A task is given this much at most, where chunks allow it: a lost one is not too much to read again.
-TASK_BYTES = 64 << 20
+TASK_BYTES = 256 << 20
+#: About so many bytes of messages go into one Arrow batch, however many rows that is.
+BATCH_BYTES = 4 << 20
+#: Rows that are looked at at a time where only their sizes count.
+PLAN_ROWS = 1 << 20
 #: Bytes of a chunk where nobody says otherwise.
 DEFAULT_CHUNK = 1 << 20
 #: How often a glob is looked at for new queues.
@@ -85,22 +89,21 @@ class QewqewFeed(Feed):
     def _read(self, part: Part, columns: Columns) -> Iterator[pa.RecordBatch]:
         ranges = self._ranges(part.queue)
         _check_identity(part.queue, part.extra, ranges.uuid)
-        for start, end in self._pieces(part, ranges):
-            values, places = _read(ranges, start, end)
-            for first in range(0, len(values), self.options.batch_rows):
-                rows = values.slice(first, self.options.batch_rows)
-                offsets = places[first : first + len(rows)]
-                yield columns.batch(rows, partition=part.number, offsets=offsets, queue=part.queue)
+        for start, values in self._batches(part, ranges):
+            places = functools.partial(_places, start, values)
+            yield columns.batch(values, partition=part.number, offsets=places, queue=part.queue)
 
-    def _pieces(self, part: Part, ranges: Any) -> list[tuple[int, int]]:
+    def _batches(self, part: Part, ranges: Any) -> Iterable[tuple[int, pa.BinaryArray]]:
+        limits = (self.options.batch_rows, BATCH_BYTES)
         try:
-            return list(ranges.chunk_ranges(part.start, part.end))
+            found: Iterable[Any] = ranges._batches(part.start, part.end, *limits)
         except MessageNotFound as error:
             if self.options.fail_on_data_loss:
                 raise QueueError(_loss(part.queue, error)) from None
             # Chunks leave from the front only, so what is gone is what comes first.
             start = max(part.start, ranges.head_position)
-            return list(ranges.chunk_ranges(start, part.end)) if start < part.end else []
+            found = ranges._batches(start, part.end, *limits) if start < part.end else ()
+        return found
 
     # In the planner of a batch
 
@@ -300,19 +303,25 @@ class QewqewFeed(Feed):
         return parts
 
 
-def _read(ranges: Any, start: int, end: int) -> "tuple[pa.BinaryArray, np.ndarray[Any, np.dtype[np.int64]]]":
-    """Copy a range of a chunk: its messages, and the position of each with that of the end behind them."""
-    values = ranges.read_range_arrow(start, end)
+def _places(start: int, values: pa.BinaryArray) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """Give the position of each of the messages, of which the first is at ``start``."""
+    return _ends(start, values)[:-1]
+
+
+def _ends(start: int, values: pa.BinaryArray) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """Give the same with the position behind the last one."""
     sizes = np.frombuffer(values.buffers()[1], dtype=np.int32, count=len(values) + 1, offset=4 * values.offset)
     # In front of each message is its length, in two bytes.
-    return values, start + (sizes - sizes[0]).astype(np.int64) + 2 * np.arange(len(values) + 1, dtype=np.int64)
+    places = np.arange(start, start + 2 * len(values) + 1, 2, dtype=np.int64)
+    places += sizes
+    return places if sizes[0] == 0 else places - sizes[0]
 
 
 def _limited(ranges: Any, start: int, end: int, rows: int | None, size: int | None) -> tuple[int, int, int]:
     """Say where a part of a range with so many rows and bytes ends, how many rows it has and how many bytes."""
     took = used = 0
-    for first, last in ranges.chunk_ranges(start, end):
-        _, places = _read(ranges, first, last)
+    for first, values in ranges._batches(start, end, PLAN_ROWS, BATCH_BYTES):
+        places = _ends(first, values)
         count = len(places) - 1
         if rows is not None:
             count = min(count, rows - took)

@@ -1,0 +1,65 @@
+"""A source for Spark whose rows lie ready in its workers: what the way from Python to Spark costs, and nothing else."""
+
+import functools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+TASKS = 2
+
+
+def some_messages(size: int) -> list[bytes]:
+    """Messages of which no two are the same: a dictionary of few values is not what a queue carries."""
+    count = max(1_000, min(50_000, (8 << 20) // size))
+    noise = os.urandom(count * size)
+    return [noise[at : at + size] for at in range(0, len(noise), size)]
+
+
+@functools.cache
+def made(size: int) -> tuple[list[bytes], pa.RecordBatch]:
+    """Give messages of a size, and the same as a batch: made once in the life of a worker."""
+    messages = some_messages(size)
+    schema = pa.schema([pa.field("value", pa.binary(), nullable=True)])
+    return messages, pa.RecordBatch.from_arrays([pa.array(messages, pa.binary())], schema=schema)
+
+
+class Memory(DataSource):
+    """Rows that lie in the worker's memory, as Arrow batches or as tuples."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name in ``format(...)``."""
+        return "memory"
+
+    def schema(self) -> str:
+        """One column."""
+        return "value binary"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        """Read."""
+        return MemoryReader(int(self.options["rows"]), int(self.options["size"]), self.options["form"])
+
+
+class MemoryReader(DataSourceReader):
+    """Half of the rows for each of two tasks."""
+
+    def __init__(self, rows: int, size: int, form: str) -> None:
+        self.rows, self.size, self.form = rows, size, form
+
+    def partitions(self) -> list[InputPartition]:
+        """Two tasks."""
+        return [InputPartition(task) for task in range(TASKS)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield what is there already."""
+        left = self.rows // TASKS
+        messages, batch = made(self.size)
+        while left > 0:
+            if self.form == "tuples":
+                yield from ((message,) for message in messages[:left])
+            else:
+                yield batch.slice(0, min(left, len(batch)))
+            left -= len(messages)

@@ -1,0 +1,191 @@
+//! What the first to open a queue finds and the last to close it leaves: messages that were staged, checksums, positions.
+//! Nobody else has the queue open meanwhile.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use super::{Session, guarded};
+use crate::qewqew::checks::{Checks, fresh_name};
+use crate::qewqew::chunk::Chunk;
+use crate::qewqew::layout::{ChunkId, FIRST_ENTRY, Pointers};
+use crate::qewqew::positions::Positions;
+use crate::qewqew::records::{Seen, State};
+use crate::qewqew::side::Side;
+use crate::qewqew::store::Link;
+use crate::{Error, Result};
+
+impl Session {
+    /// Nobody else has the queue open: finishes what dead processes and power cuts have left half done. Damage is not
+    /// repaired here but reported by the operation that meets it.
+    pub(super) fn recover(&mut self) -> Result<()> {
+        let store = &self.store;
+        let staged = Side::salvage(&store.names.signal())?;
+        let chain = match store.chain() {
+            Ok(chain) => chain,
+            Err(Error::Corrupt(_) | Error::Format(_)) => return self.open_checks(&store.reachable()?),
+            Err(error) => return Err(error),
+        };
+        let touched = self.was_touched()?;
+        if chain.is_empty() {
+            self.remove_empty_orphans()?;
+        } else {
+            self.open_checks(&chain)?;
+        }
+        let mut writer = guarded(&self.writer);
+        for staged in staged {
+            // What does not belong where it says is of an older state of the files.
+            let target = match writer.target(store, &staged) {
+                Err(Error::Corrupt(_)) => continue,
+                target => target?,
+            };
+            match target.commit(store, &staged) {
+                Err(Error::Corrupt(_)) => {}
+                done => done?,
+            }
+        }
+        // After the staged messages, which belong into the chunk before it.
+        writer.adopt_leftover(store)?;
+        writer.forget();
+        drop(writer);
+        self.check_positions(touched)
+    }
+
+    /// Whether anybody has written to the files since the last handle closed them. Asked before they are put in order: that
+    /// writes to them, too, as does making the last chunk longer for a handle with larger chunks.
+    fn was_touched(&self) -> Result<bool> {
+        let positions = guarded(&self.store.positions);
+        let clean = positions.as_ref().map_or(Ok(0), Positions::clean)?;
+        Ok(clean != 0 && clean != self.digest()?)
+    }
+
+    /// Compares the chunks with their checksum files: those that were closed must be as they were, the last one of a session
+    /// that was not closed gets what only the log has.
+    fn open_checks(&self, chain: &[Link]) -> Result<()> {
+        let store = &self.store;
+        let (Some(first), Some(last)) = (chain.first(), chain.last()) else {
+            return Ok(());
+        };
+        if [first, last].iter().any(|link| store.names.checks(link.id).exists()) {
+            for link in chain {
+                store.disk.unlink(&fresh_name(&store.names.checks(link.id)))?;
+            }
+        }
+        let opened = |id: ChunkId| -> Result<Option<(Checks, Chunk)>> {
+            Ok(Checks::open(&store.names.checks(id))?.zip(Some(store.glance(id)?)))
+        };
+        let (mut was_closed, mut is_foreign) = (false, false);
+        let ends = std::iter::once(first).chain((first.id != last.id).then_some(last));
+        for link in ends {
+            // What cannot be used is reported by whoever needs it.
+            let Some((checks, chunk)) = unless_damaged(opened(link.id))?.flatten() else {
+                continue;
+            };
+            match checks.header()?.state {
+                State::Open if link.id == last.id => drop(unless_damaged(checks.replay(&store.disk, &chunk))?),
+                State::Closed(_) => {
+                    was_closed |= link.id == first.id;
+                    is_foreign |= checks.reopen(&store.disk, &chunk)?;
+                }
+                State::Open | State::Damaged(_) => {}
+            }
+        }
+        for link in chain.iter().filter(|link| link.id != first.id && link.id != last.id) {
+            let whole = Seen {
+                pointers: Pointers {
+                    head: FIRST_ENTRY,
+                    ..link.pointers
+                },
+                next: link.next.map_or(0, ChunkId::reference),
+                written: 0,
+            };
+            let is_wrong = was_closed && link.pointers != whole.pointers;
+            if (is_wrong || is_foreign)
+                && let Some((checks, chunk)) = unless_damaged(opened(link.id))?.flatten()
+            {
+                match is_foreign {
+                    true => checks.reconcile(&store.disk, &chunk, whole)?,
+                    false => checks.set_state(&store.disk, State::Damaged(whole))?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes in the checksum files how the chunks are left.
+    pub(super) fn close_checks(&self) -> Result<()> {
+        let store = &self.store;
+        let chain = store.chain()?;
+        let (Some(first), Some(last)) = (chain.first(), chain.last()) else {
+            return Ok(());
+        };
+        for id in [first.id, last.id] {
+            if let Some(checks) = unless_damaged(Checks::open(&store.names.checks(id)))?.flatten() {
+                let chunk = store.glance(id)?;
+                chunk.sync(&store.disk)?;
+                checks.close(&store.disk, &chunk)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Chunks without messages that a killed close left; the head file names none, so nothing refers to them.
+    fn remove_empty_orphans(&self) -> Result<()> {
+        let store = &self.store;
+        for id in store.present()? {
+            let Ok(chunk) = store.glance(id) else { continue };
+            let pointers = chunk.raw_pointers()?;
+            if pointers.are_within(chunk.length()) && pointers.is_exhausted() && chunk.next()?.is_none() {
+                store.disk.unlink(&store.names.checks(id))?;
+                store.disk.unlink(&store.names.chunk(id))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins a new epoch of positions when somebody who does not keep them has worked on the queue.
+    fn check_positions(&self, touched: bool) -> Result<()> {
+        let positions = guarded(&self.store.positions);
+        let Some(positions) = positions.as_ref() else {
+            return Ok(());
+        };
+        let chain = self.store.chain()?;
+        let first = chain.first().map(|link| link.id);
+        let base = positions.base(first)?;
+        let bytes: u64 = chain
+            .iter()
+            .map(|link| u64::from(link.pointers.tail - FIRST_ENTRY))
+            .sum();
+        let foreign = match base {
+            None => true,
+            Some(base) => base + bytes < positions.seen()? || touched,
+        };
+        if foreign {
+            positions.new_epoch(&self.store.disk, first, self.store.sync.is_durable())?;
+        }
+        positions.set_clean(0)
+    }
+
+    /// What the files look like: different after anybody has written to them.
+    pub(super) fn digest(&self) -> Result<u64> {
+        let chain = self.store.chain()?;
+        let mut seen = Vec::new();
+        for link in chain.first().into_iter().chain(chain.last()) {
+            let path = self.store.names.chunk(link.id);
+            let meta = fs::metadata(&path).map_err(|e| Error::io(format!("looking at {}", path.display()), e))?;
+            seen.extend_from_slice(&link.pointers.to_bytes());
+            seen.extend_from_slice(&link.id.reference().to_be_bytes());
+            seen.extend_from_slice(&meta.mtime().to_be_bytes());
+            seen.extend_from_slice(&meta.mtime_nsec().to_be_bytes());
+        }
+        let crc = crc32c::crc32c(&seen);
+        Ok(1 << 63 | (chain.len() as u64) << 32 | u64::from(crc))
+    }
+}
+
+/// `None` for damage, which is reported by whoever meets it.
+fn unless_damaged<T>(done: Result<T>) -> Result<Option<T>> {
+    match done {
+        Err(Error::Corrupt(_) | Error::Format(_)) => Ok(None),
+        done => done.map(Some),
+    }
+}
