@@ -39,6 +39,8 @@ mod reader;
 mod retrieved;
 mod role;
 mod run;
+#[cfg(test)]
+mod run_tests;
 mod snapshot;
 mod take;
 mod take_many;

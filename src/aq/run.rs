@@ -160,6 +160,7 @@ impl Writer {
         reach(Point::BeforeControl);
         mark_claim(memory, place, size);
         let first = self.write_run(place, &messages[..run.messages]);
+        reach(Point::BeforeCommit);
         // SYNC: commit (with `Memory::control`): all messages and their words are there before the first is committed.
         let committed = memory
             .control_word(place.index())
