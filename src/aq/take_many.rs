@@ -29,7 +29,8 @@ impl Reader {
         let mut parts = Vec::new();
         let mut count = run.count;
         // What was offered in order ended with a look at the head, unless nothing is offered so at all.
-        if !run.full && !(self.offers_in_order() && self.walk.is_at_seen()) {
+        let seen_all = self.offers_in_order() && self.walk.is_at_seen();
+        if !run.full && !seen_all {
             match self.offer_others(most - count, &mut parts, &mut read) {
                 Ok(others) => count += others,
                 Err(error) => {
