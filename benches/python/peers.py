@@ -191,7 +191,7 @@ def quick_queue() -> list[Line]:
 
 
 def mmapq_batches() -> list[Line]:
-    """A log in mapped files with batches that are committed whole. Nothing is ever deleted from it, so a run is short."""
+    """A log in mapped files with batches that are committed whole. Nothing is deleted from it, so a run is short."""
     from mmapq import IndexedBatchQueue, NextMove, PollResult
 
     def share(job: Job) -> str:
