@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::dirs::TestDir;
-use common::journal::Record;
+use common::journal::{Journal, Record};
 use common::oracle::{Oracle, Promise};
 use common::payload;
 use common::watchdog::Watchdog;
@@ -50,14 +50,24 @@ fn producer(args: &Args) {
         if sequence % 16 == 0 {
             std::thread::sleep(Duration::from_micros(50));
         }
-        let message = payload::make(args.get("id"), sequence, 20 + (sequence * 37 % 300) as usize);
-        let ticket = journal.attempt_put(0, &message);
-        let put = if args.get::<u32>("id").is_multiple_of(2) {
-            writer.put(&message, soon(), || Ok(()))
-        } else {
-            put_slowly(&writer, &message)
+        let message = |sequence: u64| payload::make(args.get("id"), sequence, 20 + (sequence * 37 % 300) as usize);
+        let put = match args.get::<u32>("id") % 3 {
+            // The journal has room for one message a turn.
+            0 if 5 * sequence >= args.get::<u64>("most") - 5 => break,
+            0 => {
+                put_batch(
+                    &writer,
+                    &mut journal,
+                    &[0, 1, 2, 3, 4].map(|n| message(5 * sequence + n)),
+                );
+                continue;
+            }
+            1 => put_slowly,
+            _ => |writer: &Writer, message: &[u8]| writer.put(message, soon(), || Ok(())),
         };
-        match put {
+        let message = message(sequence);
+        let ticket = journal.attempt_put(0, &message);
+        match put(&writer, &message) {
             Ok(()) => journal.acknowledged(ticket),
             Err(Error::Full(_)) => journal.failed(ticket),
             Err(error) => panic!("{error}"),
@@ -65,6 +75,19 @@ fn producer(args: &Args) {
     }
     while !args.stop_requested() {
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// As many of a batch as there is room for.
+fn put_batch(writer: &Writer, journal: &mut Journal, batch: &[Vec<u8>]) {
+    let tickets: Vec<_> = batch.iter().map(|message| journal.attempt_put(0, message)).collect();
+    let put = writer.try_put_many(batch.iter().map(Vec::as_slice)).unwrap();
+    for (number, ticket) in tickets.into_iter().enumerate() {
+        if number < put {
+            journal.acknowledged(ticket);
+        } else {
+            journal.failed(ticket);
+        }
     }
 }
 

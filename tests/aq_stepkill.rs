@@ -26,6 +26,7 @@ struct Scenario {
     waiting: &'static [usize],
     /// Bytes of the item that is put.
     size: usize,
+    pages: usize,
 }
 
 const FIXED: Options = Options {
@@ -74,6 +75,7 @@ const fn scenario(
         gone,
         waiting,
         size,
+        pages: 11,
     }
 }
 
@@ -81,14 +83,14 @@ impl Scenario {
     fn create(&self, path: &Path) {
         let words =
             1 + usize::from(self.options.crc32) + usize::from(self.options.link_identifier || self.options.extendable);
-        let size = (52 + 4 * words * 11_usize).next_multiple_of(16) + 11 * PAGE;
+        let size = (52 + 4 * words * self.pages).next_multiple_of(16) + self.pages * PAGE;
         let format = Format {
             page_size: PAGE as u64,
             commit_timeout_ms: TIMEOUT_MS,
             options: self.options,
         };
         let queue = Queue::create(path, size, &format).unwrap();
-        assert_eq!(queue.geometry().unwrap().page_count, 11);
+        assert_eq!(queue.geometry().unwrap().page_count as usize, self.pages);
         let writer = queue.writer().unwrap();
         let mut reader = queue.reader().unwrap();
         for &size in self.gone {
@@ -243,10 +245,80 @@ fn a_writer_killed_at_any_instruction() {
     common::announce(&format!("writer: {points} kill points, {images} distinct images"));
 }
 
+/// What is put in one call: two runs, of one to three pages a message.
+const BATCH: [usize; 6] = [10, 40, 16, 33, 5, 48];
+
+fn batch(scenario: &Scenario) -> Vec<Vec<u8>> {
+    let first = scenario.waiting.len();
+    let sizes = BATCH.iter().enumerate();
+    sizes.map(|(number, size)| message(first + number, *size)).collect()
+}
+
+/// The messages of a batch come in order, from the first on; a run that was not committed is one hole.
+fn recover_batch(scenario: &Scenario, moment: &Moment<'_>) -> Result<(), String> {
+    let queue = Queue::open(&moment.dir.join("q")).unwrap();
+    let (messages, incomplete) = drain(&queue);
+    let waiting = scenario.waiting.iter().enumerate();
+    let mut all: Vec<Vec<u8>> = waiting.map(|(i, size)| message(i, *size)).collect();
+    let least = all.len();
+    all.extend(batch(scenario));
+    let whole = messages.len() == all.len();
+    if messages.len() < least || messages != all[..messages.len()] {
+        return Err(format!("{} messages of {} or more", messages.len(), least));
+    }
+    if moment.completed == 1 && !whole {
+        return Err("acknowledged messages are lost".into());
+    }
+    if incomplete > usize::from(!whole) {
+        return Err(format!("{incomplete} incomplete, {} messages", messages.len()));
+    }
+    works_as_new(&queue)
+}
+
+#[test]
+fn a_writer_killed_at_any_instruction_of_a_batch() {
+    let _dog = Watchdog::start("stepped batch", Duration::from_secs(600));
+    let checked = Options {
+        crc32: true,
+        link_identifier: true,
+        ..FIXED
+    };
+    let scenarios = [
+        scenario("empty ring", FIXED, &[], &[], 0),
+        scenario("in the middle", FIXED, &[20], &[30, 10], 0),
+        scenario("around the end", FIXED, &[320, 240], &[10], 0),
+        scenario("checksums", checked, &[20], &[10], 0),
+    ];
+    let (mut points, mut images) = (0, 0);
+    for scenario in scenarios {
+        let scenario = &Scenario { pages: 44, ..scenario };
+        let dir = TestDir::shm();
+        let path = dir.queue().join("q");
+        scenario.create(&path);
+        let messages = batch(scenario);
+        let report = StepKill::new(&dir).run(
+            || {
+                let queue = Queue::open(&path).unwrap();
+                let writer = queue.writer().unwrap();
+                (queue, writer)
+            },
+            |(_, writer), _| {
+                let put = writer.try_put_many(messages.iter().map(Vec::as_slice)).unwrap();
+                assert_eq!(put, messages.len());
+            },
+            |moment| recover_batch(scenario, moment),
+        );
+        report.assert_ok(scenario.name);
+        points += report.instructions;
+        images += report.distinct_images;
+    }
+    common::announce(&format!("batches: {points} kill points, {images} distinct images"));
+}
+
 type ReaderWork = fn(&mut Reader, usize);
 
 /// Each operation takes one of the waiting items, or two.
-const READER_WORKS: [(&str, usize, usize, ReaderWork); 3] = [
+const READER_WORKS: [(&str, usize, usize, ReaderWork); 4] = [
     ("retrieve and release", 1, 3, |reader, _| {
         let item = reader.retrieve().unwrap().unwrap();
         assert!(reader.release(item).unwrap());
@@ -256,6 +328,9 @@ const READER_WORKS: [(&str, usize, usize, ReaderWork); 3] = [
     }),
     ("take two", 2, 1, |reader, _| {
         assert_eq!(reader.take_many(2, |_| Ok(tailrace::aq::Verdict::Taken)).unwrap(), 2);
+    }),
+    ("take three", 3, 1, |reader, _| {
+        assert_eq!(reader.take_many(3, |_| Ok(tailrace::aq::Verdict::Taken)).unwrap(), 3);
     }),
 ];
 

@@ -151,6 +151,58 @@ fn a_late_commit_is_delivered_or_refused() {
     }
 }
 
+/// A batch in one claim: in its order and whole, whenever the reader comes.
+#[test]
+fn a_run_is_delivered_in_order() {
+    explore(2, || {
+        let queue = Arc::new(ring(8, true));
+        let reader = queue.reader_with(Clock::manual()).unwrap();
+        let thread = thread::spawn(move || taken(reader, 2));
+        let batch = [[b'a'; PAGE], [b'b'; PAGE]];
+        let put = queue.writer().unwrap().try_put_many(batch.iter().map(|m| &m[..]));
+        assert_eq!(put.unwrap(), 2);
+        let (mut reader, mut letters) = thread.join().unwrap();
+        letters.extend(drained(&mut reader));
+        assert_eq!(letters, b"ab");
+    });
+}
+
+/// As above with a claim that expires: it is put again, and nothing comes twice.
+#[test]
+fn a_run_that_expires_is_delivered_once() {
+    explore(2, || {
+        let queue = Arc::new(ring(12, true));
+        let writer = queue.writer().unwrap();
+        // Little room, so that claims expire.
+        let filler = writer.try_claim(7 * PAGE).unwrap().unwrap();
+        let clock = Clock::manual();
+        let mut reader = queue.reader_with(clock.clone()).unwrap();
+        let thread = thread::spawn(move || {
+            let mut letters = Vec::new();
+            for _ in 0..2 {
+                letters.extend(reader.take(|message| Ok(first_letter(message))).unwrap());
+                clock.advance(Duration::from_millis(11));
+            }
+            (reader, letters)
+        });
+        let batch = [[b'a'; PAGE], [b'b'; PAGE]];
+        let put = writer.try_put_many(batch.iter().map(|m| &m[..])).unwrap();
+        let (mut reader, mut letters) = thread.join().unwrap();
+        while let Some(letter) = reader.take(|message| Ok(first_letter(message))).unwrap() {
+            letters.push(letter);
+        }
+        assert_eq!(letters, b"ab"[..put]);
+        drop(filler);
+    });
+}
+
+fn first_letter(message: &tailrace::aq::Taken<'_>) -> u8 {
+    let mut bytes = Vec::new();
+    message.append_to(&mut bytes);
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "torn {bytes:?}");
+    bytes[0]
+}
+
 /// The reader frees pages at the end of the ring while a claim needs them.
 #[test]
 fn a_release_and_a_claim_meet_at_the_end_of_the_ring() {

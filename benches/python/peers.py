@@ -4,6 +4,7 @@ import importlib.util
 import multiprocessing
 import os
 import pickle
+import shutil
 import socket
 from typing import Any
 
@@ -175,6 +176,63 @@ def sequenced_sockets() -> list[Line]:
     ]
 
 
+def quick_queue() -> list[Line]:
+    """A multiprocessing.Queue that carries lists and is used as if it carried messages."""
+    from quick_queue import QQueue
+
+    return [
+        Line(
+            "quick-queue, lists of 100",
+            lambda _job: QQueue(size_bucket_list=BATCH),
+            lambda q, job: repeated_batches(q.put_iterable, job.messages),
+            lambda q, _job: drained(q.get),
+        ),
+    ]
+
+
+def mmapq_batches() -> list[Line]:
+    """A log in mapped files with batches that are committed whole. Nothing is deleted from it, so a run is short."""
+    from mmapq import IndexedBatchQueue, NextMove, PollResult
+
+    def share(job: Job) -> str:
+        for old in job.directory.glob("mmapq-*"):
+            shutil.rmtree(old)
+        place = job.directory / f"mmapq-{os.urandom(4).hex()}"
+        place.mkdir()
+        IndexedBatchQueue.create(str(place), "log").close()
+        return str(place)
+
+    def producer(place: str, job: Job) -> Produce:
+        q = IndexedBatchQueue.create(place, "log")
+        appender = q.create_appender()
+
+        def put(messages: list[bytes], _keep: Any = q) -> None:
+            with appender.start_batch() as batch:
+                for message in messages:
+                    batch.append(message)
+                batch.commit()
+
+        return repeated_batches(put, job.messages)
+
+    def consumer(place: str, _job: Job) -> Consume:
+        q = IndexedBatchQueue.create(place, "log")
+        poller = q.create_poller()
+        came: list[bytes] = []
+
+        def handler(_index: int, messages: list[bytes]) -> Any:
+            came[:] = messages
+            return NextMove.ADVANCE
+
+        def get(_keep: Any = q) -> list[bytes]:
+            while poller.poll(handler) == PollResult.END_OF_STREAM:
+                pass
+            return came
+
+        return drained_batches(get)
+
+    return [Line("mmapq.IndexedBatchQueue, batches of 100", share, producer, consumer, most=1 << 18)]
+
+
 def all_peers() -> tuple[list[Line], list[Line]]:
     """Give all that are installed: one message per call, and in batches."""
     found = multiprocessing_queue() + sequenced_sockets()
@@ -182,5 +240,9 @@ def all_peers() -> tuple[list[Line], list[Line]]:
         found += zmq_ipc()
     if importlib.util.find_spec("posix_ipc"):
         found += posix_queue()
+    if importlib.util.find_spec("quick_queue"):
+        found += quick_queue()
+    if importlib.util.find_spec("mmapq"):
+        found += mmapq_batches()
     batches = [line for line in found if "100" in line.name]
     return [line for line in found if line not in batches], batches

@@ -16,9 +16,10 @@
 //! | `queue` | the handle: create, open, format, count |
 //! | `memory` | a formatted region as the algorithms see it |
 //! | `writer`, `item` | claim and commit; writing into a claim |
-//! | `reader`, `walk` | retrieve and release; what comes next, what is free |
+//! | `run` | many messages in one claim |
+//! | `reader`, `walk`, `pending` | retrieve and release; what comes next, what is free, what is not committed yet |
 //! | `role` | there is one reader |
-//! | `take` | messages out in one call, in batches |
+//! | `take`, `take_many` | messages out in one call, in batches |
 //! | `extend` | items of several segments |
 //! | `owners` | who owns a claim |
 //! | `snapshot` | a copy of everything |
@@ -30,14 +31,19 @@ mod item;
 pub mod layout;
 mod memory;
 mod owners;
+mod pending;
 #[cfg(test)]
 mod preemption_tests;
 mod queue;
 mod reader;
 mod retrieved;
 mod role;
+mod run;
+#[cfg(test)]
+mod run_tests;
 mod snapshot;
 mod take;
+mod take_many;
 mod testpoint;
 mod walk;
 mod writer;

@@ -177,6 +177,12 @@ fn claim_word(memory: &Memory, layout: TrailerLayout, line: u32, claim: usize) -
 pub(super) struct ClaimRecord(Option<usize>);
 
 impl ClaimRecord {
+    /// Whether the reader can know the owner of the claim.
+    #[inline]
+    pub(super) fn is_kept(self) -> bool {
+        self.0.is_some()
+    }
+
     #[inline]
     pub(super) fn intend(self, memory: &Memory, head: Reference, size: u32) {
         if let Some(at) = self.0 {

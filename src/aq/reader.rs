@@ -136,7 +136,7 @@ impl Reader {
         self.walk.next(&self.memory, head, low, now_ms)
     }
 
-    fn now_ms(&self) -> u64 {
+    pub(super) fn now_ms(&self) -> u64 {
         self.clock.now() / 1_000_000
     }
 
@@ -206,7 +206,7 @@ impl Reader {
 
     /// Marks a part as released; `false` when it was committed in between.
     #[inline(always)]
-    pub(super) fn mark_released(&self, part: &Part) -> Result<bool> {
+    pub(super) fn mark_released(&mut self, part: &Part) -> Result<bool> {
         let word = self.memory.control_word(part.at.index);
         let retrieved = part.control;
         if retrieved.is_committed() {
@@ -221,19 +221,33 @@ impl Reader {
     }
 
     #[cold]
-    fn mark_incomplete_released(&self, part: &Part) -> Result<bool> {
-        let word = self.memory.control_word(part.at.index);
+    fn mark_incomplete_released(&mut self, part: &Part) -> Result<bool> {
+        let memory = self.memory.clone();
+        let word = memory.control_word(part.at.index);
         let retrieved = part.control;
-        let swap =
-            |from: Control| word.compare_exchange(from.0, from.with_discard().0, Ordering::AcqRel, Ordering::Acquire);
+        let swap = |from: Control| {
+            word.compare_exchange(from.0, from.with_discard().0, Ordering::AcqRel, Ordering::Acquire)
+                .map_err(Control)
+        };
         match swap(retrieved) {
             Ok(_) => Ok(true),
-            Err(seen) if seen == retrieved.with_commit().0 => {
+            // The first message of a run is shorter than the claim of them all.
+            Err(seen)
+                if seen == Control::claimed(part.at.reference(), seen.size()).with_commit()
+                    && seen.size() <= retrieved.size() =>
+            {
                 reach(Point::ReleaseAgain);
-                swap(Control(seen)).map(|_| false).map_err(|_| not_retrieved(part))
+                swap(seen).map_err(|_| not_retrieved(part))?;
+                let pages = memory.geometry.pages(seen.size());
+                let others = memory.geometry.pages(retrieved.size()).saturating_sub(pages);
+                if others > 0 {
+                    let next = part.at.advance(pages, memory.geometry.page_count);
+                    self.walk.put_back(next, others, self.now_ms());
+                }
+                Ok(false)
             }
             // Its writer gave it up meanwhile.
-            Err(seen) if seen == retrieved.with_discard().0 => Ok(true),
+            Err(seen) if seen == retrieved.with_discard() => Ok(true),
             Err(_) => Err(not_retrieved(part)),
         }
     }
@@ -244,8 +258,7 @@ impl Reader {
             self.memory.incomplete().fetch_add(1, Ordering::Relaxed);
             self.free()?;
         } else {
-            let now_ms = self.now_ms();
-            self.walk.put_back(part.at, now_ms);
+            self.put_parts_back([part]);
         }
         Ok(())
     }
@@ -268,7 +281,8 @@ impl Reader {
     pub(super) fn put_parts_back<'a>(&mut self, parts: impl IntoIterator<Item = &'a Part>) {
         let now_ms = self.now_ms();
         for part in parts {
-            self.walk.put_back(part.at, now_ms);
+            let pages = self.memory.geometry.pages(part.control.size());
+            self.walk.put_back(part.at, pages, now_ms);
         }
     }
 
@@ -294,7 +308,7 @@ impl Reader {
     }
 
     #[inline(always)]
-    fn publish_tail(&mut self, before: Position, freed: u32) {
+    pub(super) fn publish_tail(&mut self, before: Position, freed: u32) {
         self.owed = Owed::default();
         if freed == 0 {
             return;
@@ -332,7 +346,7 @@ impl Reader {
             if self.discard_exactly(&part) {
                 reaped += 1;
             } else {
-                self.walk.put_back(at, now_ms);
+                self.put_parts_back([&part]);
             }
         }
         self.memory.incomplete().fetch_add(reaped as u64, Ordering::Relaxed);
@@ -383,8 +397,13 @@ impl Drop for Reader {
 
 #[cold]
 fn not_retrieved(part: &Part) -> Error {
+    not_at(part.at)
+}
+
+#[cold]
+pub(super) fn not_at(place: Position) -> Error {
     Error::Invalid(format!(
         "the item {:#x} is not retrieved: it was released before, or belongs to an earlier turn of the ring",
-        part.at.reference().identifier()
+        place.reference().identifier()
     ))
 }

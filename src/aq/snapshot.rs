@@ -79,7 +79,8 @@ impl Copied {
         let geometry = memory.geometry;
         let count = geometry.page_count;
         let word = |at: usize| memory.region.u32(at).load(Ordering::Relaxed);
-        let control = (0..count).map(|page| word(geometry.control(page))).collect();
+        // In this order: who sees the first message of a run committed sees the words of the others.
+        let control = (0..count).map(|page| memory.control(page).0).collect();
         let link = (0..count).map(|page| geometry.link(page).map(word)).collect();
         let crc = (0..count).map(|page| geometry.crc(page).map(word)).collect();
         // SYNC: commit (with `Writer::commit_segment`): the bytes of what was seen committed are copied after it.

@@ -1,7 +1,5 @@
-//! Taking messages out in one call: retrieve, copy, release; one by one or many at a time.
-//!
-//! Everything is copied before anything is released, and a batch moves the tail once. Incomplete items, and those with a wrong
-//! checksum, are skipped and counted.
+//! Taking messages out in one call: retrieve, copy, release. Incomplete items, and those with a wrong checksum, are skipped and
+//! counted.
 //!
 //! Taking lazily moves the tail only now and then, while more messages are known to wait and there is a lot of room: writers
 //! read that word with every claim, and each store to it takes its cache line away from them. Every message is released when
@@ -27,7 +25,17 @@ pub struct Taken<'a> {
     checked: Option<&'a [u8]>,
 }
 
-impl Taken<'_> {
+impl<'a> Taken<'a> {
+    /// A message whose bytes are copied as they are.
+    #[inline(always)]
+    pub(super) fn unchecked(memory: &'a Memory, item: &'a Item) -> Self {
+        Taken {
+            memory,
+            item,
+            checked: None,
+        }
+    }
+
     /// Bytes of the message.
     #[inline]
     pub fn size(&self) -> usize {
@@ -135,7 +143,7 @@ impl Reader {
 
     /// The next item that may be a message, without a look at the head where one is known of.
     #[inline(always)]
-    fn next_message(&mut self) -> Result<Option<Item>> {
+    pub(super) fn next_message(&mut self) -> Result<Option<Item>> {
         if !self.memory.geometry.options.extendable {
             self.keep_role()?;
             if let Some((at, control)) = self.walk.next_known(&self.memory) {
@@ -181,62 +189,9 @@ impl Reader {
         self.wait_for_commit(wait, idle, |reader| reader.take(&mut read))
     }
 
-    /// Takes up to `most` messages, as many as there are now; says how many those were. All are released together at the
-    /// end: when `read` fails, none is.
-    pub fn take_many(&mut self, most: usize, mut read: impl FnMut(&Taken<'_>) -> Result<Verdict>) -> Result<usize> {
-        let mut parts = Vec::new();
-        let outcome = self.offer_many(most, &mut parts, &mut read);
-        let Ok(count) = outcome else {
-            self.put_parts_back(&parts);
-            return outcome;
-        };
-        for part in &parts {
-            self.mark_released(part)?;
-        }
-        if count > 0 {
-            self.free()?;
-        }
-        Ok(count)
-    }
-
-    /// The count of messages that were taken; their parts are in `parts`.
-    fn offer_many(
-        &mut self,
-        most: usize,
-        parts: &mut Vec<Part>,
-        read: &mut impl FnMut(&Taken<'_>) -> Result<Verdict>,
-    ) -> Result<usize> {
-        let mut count = 0;
-        let mut bytes = Vec::new();
-        while count < most {
-            let Some(item) = self.next_message()? else {
-                break;
-            };
-            bytes.clear();
-            let Some(taken) = self.message(&item, &mut bytes)? else {
-                continue;
-            };
-            match read(&taken) {
-                Ok(Verdict::Taken) => {
-                    parts.extend(item.parts());
-                    count += 1;
-                }
-                Ok(Verdict::NoRoom) => {
-                    self.put_back(&item);
-                    break;
-                }
-                Err(error) => {
-                    self.put_back(&item);
-                    return Err(error);
-                }
-            }
-        }
-        Ok(count)
-    }
-
     /// The message in an item; `None` when the item is not to be handed out as one.
     #[inline]
-    fn message<'a>(&'a mut self, item: &'a Item, bytes: &'a mut Vec<u8>) -> Result<Option<Taken<'a>>> {
+    pub(super) fn message<'a>(&'a mut self, item: &'a Item, bytes: &'a mut Vec<u8>) -> Result<Option<Taken<'a>>> {
         if !item.is_committed() {
             self.skip_incomplete(item)?;
             return Ok(None);

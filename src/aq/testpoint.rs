@@ -7,6 +7,8 @@ pub(super) enum Point {
     BeforeHead,
     /// A claim has moved the head and is about to write the control words.
     BeforeControl,
+    /// A run of messages is written and about to be committed.
+    BeforeCommit,
     /// The reader's walk has come to a place that is not committed and goes on to the next.
     PastUncommitted,
     /// A release found that the word had changed, and tries again.

@@ -9,34 +9,18 @@ use std::collections::VecDeque;
 
 use super::control::{Control, Reference, State};
 use super::memory::Memory;
-use super::owners::{Owner, Record};
+use super::owners::Owner;
+use super::pending::{Look, Pending};
 use super::retrieved::Position;
-use super::testpoint::{Point, reach};
-use super::writer::{mark_claim, mark_waste};
-use crate::shared::sync::{Ordering, spin};
+use crate::shared::sync::Ordering;
 use crate::{Error, Result};
-
-/// A living owner is asked for again after this time.
-const ASK_AGAIN_MS: u64 = 10;
-/// A place that a dead writer may have lost to a writer without records: that one has so long to write its control word.
-const SUSPICION_MS: u64 = 100;
-/// Spins before the kernel is asked about the owner of a claim that was seen just now: most are committed by then.
-const PATIENCE: u32 = if cfg!(loom) { 0 } else { 32 };
 
 /// No ring ever turns so often: such a number is damage, and positions computed from it would overflow.
 const MOST_LAPS: u64 = 1 << 40;
 
-/// A place that was not committed when the walk came by.
-#[derive(Clone, Copy, Debug)]
-struct Pending {
-    at: Position,
-    seen_ms: u64,
-    asked_ms: Option<u64>,
-}
-
 /// What is at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
+pub(super) enum Seen {
     /// No control word of this turn: claimed, but the writer did not get to it yet.
     Unwritten,
     /// A claim that is not committed, with its pages.
@@ -47,19 +31,6 @@ enum Seen {
     Over(Control, u32),
     /// Freed, but the reader that did it died before it moved the tail.
     Freed(u32),
-}
-
-/// What a look at the pending places is for.
-#[derive(Clone, Copy, Debug)]
-struct Look {
-    head: Position,
-    /// Little room: expired claims are given out.
-    low: bool,
-    now_ms: u64,
-    /// Nothing else is to be given out: ask for the owners.
-    idle: bool,
-    /// Committed items are wanted.
-    committed: bool,
 }
 
 /// Why freeing stopped.
@@ -78,7 +49,7 @@ pub(super) struct Walk {
     pub(super) cursor: Position,
     /// The head when it was last looked at.
     seen: Position,
-    pending: VecDeque<Pending>,
+    pub(super) pending: VecDeque<Pending>,
     /// When the owner at the tail was last asked for, and where that was.
     quarantine: Option<(Position, u64)>,
 }
@@ -141,7 +112,7 @@ impl Walk {
     }
 
     #[inline(always)]
-    fn examine(&self, memory: &Memory, at: Position, head: Position) -> Seen {
+    pub(super) fn examine(&self, memory: &Memory, at: Position, head: Position) -> Seen {
         let control = memory.control(at.index);
         let state = control.state();
         if state == State::Unused || !control.is_of_turn(at.reference()) {
@@ -183,6 +154,12 @@ impl Walk {
     #[inline]
     pub(super) fn next_known(&mut self, memory: &Memory) -> Option<(Position, Control)> {
         self.next_in_order(memory, self.seen)
+    }
+
+    /// Whether nothing was there to be seen beyond the cursor, and nothing is pending.
+    #[inline]
+    pub(super) fn is_at_seen(&self) -> bool {
+        self.pending.is_empty() && self.cursor == self.seen
     }
 
     /// Whether, as far as is known, more items wait and half of the ring was free at the last look.
@@ -233,20 +210,30 @@ impl Walk {
             return Ok(Some(found));
         }
         let count = memory.geometry.page_count;
+        // Each turn finds another place written; the count is for words that somebody changes to and fro.
+        let mut turning_back = count;
         while self.cursor < head {
             let at = self.cursor;
             let pages = match self.examine(memory, at, head) {
                 Seen::Committed(control, pages) => {
+                    let places = self.pending.len();
+                    if let Some(index) = self.written_since(memory, places, at, head)
+                        && turning_back > 0
+                    {
+                        turning_back -= 1;
+                        self.turn_back(index);
+                        continue;
+                    }
                     self.cursor = at.advance(pages, count);
                     return Ok(Some((at, control)));
                 }
                 Seen::Over(_, pages) | Seen::Freed(pages) => pages,
                 Seen::Claimed(_, pages) => {
-                    self.remember(at, now_ms);
+                    self.remember(at, pages, now_ms);
                     pages
                 }
                 Seen::Unwritten => {
-                    self.remember(at, now_ms);
+                    self.remember(at, 0, now_ms);
                     1
                 }
             };
@@ -270,11 +257,11 @@ impl Walk {
             let pages = match self.examine(memory, at, head) {
                 Seen::Over(_, pages) | Seen::Freed(pages) => pages,
                 Seen::Committed(_, pages) | Seen::Claimed(_, pages) => {
-                    self.remember(at, now_ms);
+                    self.remember(at, pages, now_ms);
                     pages
                 }
                 Seen::Unwritten => {
-                    self.remember(at, now_ms);
+                    self.remember(at, 0, now_ms);
                     1
                 }
             };
@@ -288,133 +275,6 @@ impl Walk {
             committed: false,
         };
         self.next_pending(memory, look)
-    }
-
-    fn remember(&mut self, at: Position, now_ms: u64) {
-        self.pending.push_back(Pending {
-            at,
-            seen_ms: now_ms,
-            asked_ms: None,
-        });
-        reach(Point::PastUncommitted);
-    }
-
-    /// Puts a place back that was given out, so that it is given out again.
-    pub(super) fn put_back(&mut self, at: Position, now_ms: u64) {
-        let place = self.pending.partition_point(|pending| pending.at < at);
-        let pending = Pending {
-            at,
-            seen_ms: now_ms,
-            asked_ms: None,
-        };
-        self.pending.insert(place, pending);
-    }
-
-    fn next_pending(&mut self, memory: &Memory, look: Look) -> Result<Option<(Position, Control)>> {
-        let Look {
-            head,
-            low,
-            now_ms,
-            idle,
-            committed,
-        } = look;
-        let mut index = 0;
-        while let Some(&pending) = self.pending.get(index) {
-            let mut seen = self.examine(memory, pending.at, head);
-            let age = now_ms.saturating_sub(pending.seen_ms);
-            let expired = age > u64::from(memory.geometry.commit_timeout_ms);
-            let asked_again = pending.asked_ms.is_none_or(|asked| now_ms >= asked + ASK_AGAIN_MS);
-            let ask = (idle && pending.asked_ms.is_none()) || (asked_again && age >= 1);
-            if ask && matches!(seen, Seen::Claimed(..) | Seen::Unwritten) {
-                self.pending[index].asked_ms = Some(now_ms);
-                let (looked, dead) = self.ask(memory, pending, seen, head, age)?;
-                seen = looked;
-                if let (true, Seen::Claimed(control, pages)) = (dead, seen) {
-                    self.take_pending(memory, index, pages);
-                    return Ok(Some((pending.at, control)));
-                }
-            }
-            match seen {
-                Seen::Committed(_, pages) if !committed => {
-                    self.drop_interior(memory, index + 1, pending.at, pages);
-                    index += 1;
-                }
-                Seen::Committed(control, pages) => {
-                    self.take_pending(memory, index, pages);
-                    return Ok(Some((pending.at, control)));
-                }
-                Seen::Claimed(control, pages) if expired && low => {
-                    self.take_pending(memory, index, pages);
-                    return Ok(Some((pending.at, control)));
-                }
-                Seen::Over(_, pages) | Seen::Freed(pages) => self.take_pending(memory, index, pages),
-                Seen::Claimed(_, pages) => {
-                    self.drop_interior(memory, index + 1, pending.at, pages);
-                    index += 1;
-                }
-                Seen::Unwritten => index += 1,
-            }
-        }
-        Ok(None)
-    }
-
-    /// Removes a pending place, and the interior pages behind it that were taken for places when nothing was written yet.
-    fn take_pending(&mut self, memory: &Memory, index: usize, pages: u32) {
-        let at = self.pending.remove(index).expect("the caller found it").at;
-        self.drop_interior(memory, index, at, pages);
-    }
-
-    fn drop_interior(&mut self, memory: &Memory, from: usize, at: Position, pages: u32) {
-        let end = at.advance(pages, memory.geometry.page_count);
-        while self.pending.get(from).is_some_and(|pending| pending.at < end) {
-            self.pending.remove(from);
-        }
-        self.cursor = self.cursor.max(end);
-    }
-
-    /// Asks whether the owner of a pending place is dead. A claim that a dead writer had won but not written down is written
-    /// in its name. Returns what is at the place now.
-    fn ask(&self, memory: &Memory, pending: Pending, seen: Seen, head: Position, age: u64) -> Result<(Seen, bool)> {
-        if memory.trailer.is_none() {
-            return Ok((seen, false));
-        }
-        for _ in 0..PATIENCE {
-            let looked = self.examine(memory, pending.at, head);
-            if looked != seen {
-                return Ok((looked, false));
-            }
-            spin();
-        }
-        let place = pending.at.reference();
-        let owner = match seen {
-            Seen::Claimed(control, _) => memory.owner_of_item(place, control)?,
-            _ => memory.owner_of_place(place)?,
-        };
-        let record = match owner {
-            Owner::Dead(record) => record,
-            Owner::Suspected(record) if age >= SUSPICION_MS => record,
-            _ => return Ok((seen, false)),
-        };
-        if !record.is_between(self.tail.reference(), head.reference(), &memory.geometry) {
-            return Ok((seen, false));
-        }
-        // Dead: what it stored is visible now, a commit too.
-        let mut seen = self.examine(memory, pending.at, head);
-        if seen == Seen::Unwritten {
-            self.write_claim_of_dead(memory, record, head);
-            seen = self.examine(memory, pending.at, head);
-        }
-        Ok((seen, true))
-    }
-
-    /// Writes the words that a dead writer would have written next.
-    fn write_claim_of_dead(&self, memory: &Memory, record: Record, head: Position) {
-        record.settle(memory);
-        let (place, waste) = record.place(&memory.geometry);
-        if waste > 0 && record.head_before.is_between(self.tail.reference(), head.reference()) {
-            mark_waste(memory, record.head_before);
-        }
-        mark_claim(memory, place, record.size);
     }
 
     /// Frees what is released at the tail; the caller publishes the new tail. `now_ms` lets places expire that were never
@@ -435,6 +295,7 @@ impl Walk {
                     if self.is_quarantined(memory, control, now_ms)? {
                         return Ok((freed, Stop::Settled));
                     }
+                    clear_interior(memory, at.index, pages);
                     pages
                 }
                 Seen::Over(control, pages) => {
@@ -496,7 +357,7 @@ impl Walk {
             }
             _ if self.cursor == place => {
                 // Seen here for the first time: its time runs from now on.
-                self.remember(place, now_ms);
+                self.remember(place, 0, now_ms);
                 self.cursor = place.advance(1, memory.geometry.page_count);
                 Ok(false)
             }
@@ -542,6 +403,16 @@ impl Walk {
         at.turn == (at.turn & !0x1FF | u64::from(place.sequence() & 0x1FF))
             && place.index() >= at.index
             && (at.turn < until.turn || place.index() < until.index)
+    }
+}
+
+/// Clears what a run that was never committed left in its interior words: a later turn of the ring would show it.
+fn clear_interior(memory: &Memory, first: u32, pages: u32) {
+    for page in first + 1..first + pages {
+        let word = memory.control_word(page);
+        if word.load(Ordering::Relaxed) != 0 {
+            word.store(0, Ordering::Relaxed);
+        }
     }
 }
 

@@ -30,7 +30,7 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub struct Writer {
     pub(super) memory: Arc<Memory>,
-    lines: Lines,
+    pub(super) lines: Lines,
 }
 
 impl Writer {
@@ -82,28 +82,8 @@ impl Writer {
         put.ok_or_else(|| self.full(bytes.len()))
     }
 
-    /// Puts as many of `messages` as there is room for, and says how many those were.
-    pub fn try_put_many<'b>(&self, messages: impl IntoIterator<Item = &'b [u8]>) -> Result<usize> {
-        let mut count = 0;
-        let mut outcome = Ok(());
-        for message in messages {
-            match self.put_quietly(message) {
-                Ok(true) => count += 1,
-                Ok(false) => break,
-                Err(error) => {
-                    outcome = Err(error);
-                    break;
-                }
-            }
-        }
-        if count > 0 {
-            self.memory.commit_signal().notify_all_fenced();
-        }
-        outcome.map(|()| count)
-    }
-
     #[inline]
-    fn put_quietly(&self, bytes: &[u8]) -> Result<bool> {
+    pub(super) fn put_quietly(&self, bytes: &[u8]) -> Result<bool> {
         if self.memory.geometry.options.extendable {
             return self.put_extendable(bytes);
         }
@@ -321,24 +301,11 @@ impl Writer {
     #[inline(always)]
     fn commit_segment(&self, segment: &Segment, link: u32) -> bool {
         let memory = &*self.memory;
-        let page = segment.place.index();
-        let link_at = memory.geometry.link(page);
-        if let Some(at) = link_at {
-            memory.region.u32(at).store(link, Ordering::Relaxed);
-        }
-        if let Some(at) = memory.geometry.crc(page) {
-            let sum = memory.checksum(
-                page,
-                segment.place.identifier(),
-                segment.capacity,
-                link_at.map(|_| link),
-            );
-            memory.region.u32(at).store(sum, Ordering::Relaxed);
-        }
+        self.write_words(segment.place, segment.capacity, link);
         let claimed = Control::claimed(segment.place, segment.capacity);
         // SYNC: commit (with `Memory::control`): the item's bytes, link and CRC are there before it is committed.
         let committed = memory
-            .control_word(page)
+            .control_word(segment.place.index())
             .compare_exchange(claimed.0, claimed.with_commit().0, Ordering::Release, Ordering::Relaxed)
             .is_ok();
         if committed {
@@ -346,6 +313,20 @@ impl Writer {
             memory.commit_counter().fetch_add(1, Ordering::SeqCst);
         }
         committed
+    }
+
+    /// Writes the link and the CRC of an item whose bytes are written, where the queue keeps them.
+    #[inline(always)]
+    pub(super) fn write_words(&self, place: Reference, capacity: u32, link: u32) {
+        let memory = &*self.memory;
+        let link_at = memory.geometry.link(place.index());
+        if let Some(at) = link_at {
+            memory.region.u32(at).store(link, Ordering::Relaxed);
+        }
+        if let Some(at) = memory.geometry.crc(place.index()) {
+            let sum = memory.checksum(place.index(), place.identifier(), capacity, link_at.map(|_| link));
+            memory.region.u32(at).store(sum, Ordering::Relaxed);
+        }
     }
 
     /// Leaves the claim to the reader as an incomplete item that is released already: nobody will ever be handed it.

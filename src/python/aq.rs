@@ -1,30 +1,33 @@
 //! `tailrace.aq`: the allocating queue.
 
+mod arguments;
+mod batches;
 mod handle;
 mod in_hand;
+mod info;
 mod item;
 mod roles;
 mod room;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
 
+use self::arguments::{absolute, format};
+use self::batches::copied;
 use self::handle::Handle;
 use self::item::Item;
 use self::roles::{Reader, Writer};
-use super::arrow::{BatchBuilder, MessageBatch};
 use super::buffer::{Payload, message_bytes, region_over};
 use super::messages::Messages;
 use super::wait::{Timeout, waiting};
-use crate::aq::{self as core, Format, Options, Taken, Verdict};
+use crate::Error;
+use crate::aq as core;
 use crate::shared::region::Region;
 use crate::shared::signal::Wait;
-use crate::{Error, Result};
 
 /// The allocating queue.
 #[pymodule]
@@ -40,11 +43,6 @@ pub(crate) mod aq {
     #[pymodule_export]
     use super::room::{_room_mark, _wait_room};
 }
-
-/// The most messages whose places a batch reserves in advance; more come as they come.
-const RESERVE: usize = 1 << 16;
-/// The most bytes.
-const RESERVE_BYTES: usize = 8 << 20;
 
 /// A multi-producer, single-consumer queue whose items live in the queue's own memory.
 ///
@@ -298,42 +296,7 @@ impl Queue {
     /// time was up. QueueFull when not even the first could be put.
     #[pyo3(signature = (messages, timeout=Timeout::FOREVER), text_signature = "($self, messages, timeout=None)")]
     fn put_many(&self, py: Python<'_>, messages: Messages<'_>, timeout: Timeout) -> PyResult<usize> {
-        let slices = messages.as_slices();
-        self.handle
-            .with_writer(|writer| slices.iter().try_for_each(|bytes| writer.check_fits(bytes.len())))?;
-        let mut count = self
-            .handle
-            .with_writer(|writer| writer.try_put_many(slices.iter().copied()))?;
-        if count == slices.len() {
-            return Ok(count);
-        }
-        self.handle.give_back()?;
-        count += self
-            .handle
-            .with_writer(|writer| writer.try_put_many(slices[count..].iter().copied()))?;
-        if count == slices.len() {
-            return Ok(count);
-        }
-        let rest = &slices;
-        let outcome = self.handle.wait_for_room(py, timeout, |writer| {
-            count += writer.try_put_many(rest[count..].iter().copied())?;
-            if count < rest.len() {
-                writer.make_room(rest[count].len())?;
-            }
-            Ok((count == rest.len()).then_some(()))
-        });
-        match outcome {
-            Ok(None) if count == 0 => {
-                let size = slices[0].len();
-                Err(self
-                    .handle
-                    .with_writer(|writer| Err::<(), _>(writer.full(size)))
-                    .unwrap_err()
-                    .into())
-            }
-            Ok(_) => Ok(count),
-            Err(error) => Err(error),
-        }
+        self.put_all(py, &messages.as_slices(), timeout)
     }
 
     /// Takes the oldest message. Waits for one; QueueEmpty when the time is up. Incomplete items are skipped and counted.
@@ -348,54 +311,13 @@ impl Queue {
     /// Takes up to `n` messages: waits for the first as `get` does, then takes whatever is there.
     #[pyo3(signature = (n, timeout=Timeout::FOREVER), text_signature = "($self, n, timeout=None)")]
     fn get_many<'py>(&self, py: Python<'py>, n: usize, timeout: Timeout) -> PyResult<Bound<'py, PyList>> {
-        if n == 0 {
-            return Ok(PyList::empty(py));
-        }
-        // The list is made when the reader's lock is not held: making it may run the garbage collector.
-        let mut messages: Vec<Bound<'py, PyBytes>> = Vec::with_capacity(n.min(RESERVE));
-        let mut failed = None;
-        self.handle.with_reader(|reader| {
-            reader.take_many(n, |message| match message_bytes(py, message) {
-                Ok(bytes) => {
-                    messages.push(bytes);
-                    Ok(Verdict::Taken)
-                }
-                Err(error) => {
-                    failed = Some(error);
-                    Ok(Verdict::NoRoom)
-                }
-            })
-        })?;
-        if let (true, Some(error)) = (messages.is_empty(), failed) {
-            return Err(error);
-        }
-        if !messages.is_empty() {
-            return PyList::new(py, messages);
-        }
-        let waited = self.handle.wait_for_commit(py, timeout, |reader| {
-            let mut copies: Vec<Vec<u8>> = Vec::new();
-            reader.take_many(n, |message| {
-                copies.push(copied(message)?);
-                Ok(Verdict::Taken)
-            })?;
-            Ok((!copies.is_empty()).then_some(copies))
-        })?;
-        let copies = waited.ok_or(Error::Empty)?;
-        PyList::new(py, copies.iter().map(|bytes| PyBytes::new(py, bytes)))
+        self.take_list(py, n, timeout)
     }
 
     /// As `get_many`, as a pyarrow array that was filled without a Python object for any message.
     #[pyo3(signature = (n, timeout=Timeout::FOREVER), text_signature = "($self, n, timeout=None)")]
     fn get_arrow<'py>(&self, py: Python<'py>, n: usize, timeout: Timeout) -> PyResult<Bound<'py, PyAny>> {
-        let mut batch = self.handle.with_reader(|reader| fill(reader, n))?;
-        if batch.len() == 0 && n > 0 {
-            let waited = self.handle.wait_for_commit(py, timeout, |reader| {
-                let batch = fill(reader, n)?;
-                Ok((batch.len() > 0).then_some(batch))
-            })?;
-            batch = waited.ok_or(Error::Empty)?;
-        }
-        MessageBatch::to_pyarrow(&Bound::new(py, batch.finish()?)?)
+        self.take_array(py, n, timeout)
     }
 
     /// Messages that wait: a moment's view.
@@ -434,41 +356,7 @@ impl Queue {
 
     /// What is known about the queue, for people and metrics.
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let queue = self.handle.open()?;
-        let info = queue.info()?;
-        let dict = PyDict::new(py);
-        dict.set_item("kind", "aq")?;
-        dict.set_item("path", self.handle.path.as_ref().map(|path| path.display().to_string()))?;
-        dict.set_item("memory", self.kind)?;
-        dict.set_item("format", info.geometry.map(|_| 1))?;
-        dict.set_item("memory_size", queue.memory_size())?;
-        if let Some(geometry) = info.geometry {
-            dict.set_item("page_size", geometry.page_size())?;
-            dict.set_item("page_count", geometry.page_count)?;
-            dict.set_item("commit_timeout", f64::from(geometry.commit_timeout_ms) / 1000.0)?;
-            dict.set_item("crc32", geometry.options.crc32)?;
-            dict.set_item("link_identifier", geometry.options.link_identifier)?;
-            dict.set_item("extendable", geometry.options.extendable)?;
-            dict.set_item("available_size", queue.available_size()?)?;
-            dict.set_item("message_count", queue.len()?)?;
-            dict.set_item("commit_counter", queue.commit_counter()?)?;
-            dict.set_item("free_counter", queue.free_counter()?)?;
-            dict.set_item("claim_contention_count", queue.claim_contention_count()?)?;
-            dict.set_item("incomplete_count", queue.incomplete_count()?)?;
-            dict.set_item("corrupt_count", queue.corrupt_count()?)?;
-        }
-        let alive = info.participants.iter().filter(|(_, lives)| *lives).count();
-        dict.set_item("participants_alive", alive)?;
-        dict.set_item("participants_dead", info.participants.len() - alive)?;
-        dict.set_item("trailer", info.has_trailer)?;
-        let promise = if info.has_trailer {
-            "owners of claims are known: a dead writer's claim is reported at once, a living writer's pages are not reused \
-             under it, sleepers are woken"
-        } else {
-            "no owner records: the commit timeout alone decides about unfinished claims, sleepers poll"
-        };
-        dict.set_item("promise", promise)?;
-        Ok(dict)
+        self.described(py)
     }
 
     fn __len__(&self) -> PyResult<usize> {
@@ -594,60 +482,4 @@ impl Queue {
             other => other,
         }
     }
-}
-
-fn copied(message: &Taken<'_>) -> Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(message.size());
-    message.append_to(&mut bytes);
-    Ok(bytes)
-}
-
-fn fill(reader: &mut core::Reader, n: usize) -> Result<BatchBuilder> {
-    let mut batch = None;
-    reader.take_many(n, |message| {
-        let size = message.size();
-        let batch = batch.get_or_insert_with(|| with_room(n, size));
-        if size > batch.room() {
-            return Ok(Verdict::NoRoom);
-        }
-        batch.append_from(size, |values| message.append_to(values))?;
-        Ok(Verdict::Taken)
-    })?;
-    Ok(batch.unwrap_or_else(|| with_room(0, 0)))
-}
-
-/// Room for `n` messages of one size, within reason.
-fn with_room(n: usize, size: usize) -> BatchBuilder {
-    let n = n.min(RESERVE);
-    BatchBuilder::with_capacity(n, n.saturating_mul(size).min(RESERVE_BYTES))
-}
-
-/// Handles travel to processes with another working directory.
-fn absolute(path: PathBuf) -> PyResult<PathBuf> {
-    Ok(std::path::absolute(path)?)
-}
-
-fn format(
-    page_size: u64,
-    commit_timeout: f64,
-    crc32: bool,
-    link_identifier: bool,
-    extendable: bool,
-) -> PyResult<Format> {
-    let most = f64::from(u32::MAX) / 1000.0;
-    if !(0.0..=most).contains(&commit_timeout) {
-        return Err(PyValueError::new_err(format!(
-            "commit_timeout must be between 0 and {most} seconds, not {commit_timeout}"
-        )));
-    }
-    let milliseconds = Duration::from_secs_f64(commit_timeout).as_millis();
-    Ok(Format {
-        page_size,
-        commit_timeout_ms: u32::try_from(milliseconds).map_err(|_| PyOverflowError::new_err("commit_timeout"))?,
-        options: Options {
-            crc32,
-            link_identifier,
-            extendable,
-        },
-    })
 }

@@ -5,13 +5,15 @@
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 use super::buffer::Payload;
 
 /// The messages of `put_many`.
 #[derive(Debug)]
 pub(crate) enum Messages<'py> {
+    /// All of them `bytes`; the tuple is the caller's, or a copy of the caller's list: nobody changes it.
+    Bytes(Bound<'py, PyTuple>),
     Objects(Vec<Payload<'py>>),
     /// Message `i` is `values[ends[i]..ends[i + 1]]`; checked when it was taken.
     Array {
@@ -24,6 +26,10 @@ impl Messages<'_> {
     /// The messages, in order.
     pub(crate) fn as_slices(&self) -> Vec<&[u8]> {
         match self {
+            Messages::Bytes(tuple) => tuple
+                .iter_borrowed()
+                .map(|message| FromPyObject::extract(message).expect("checked when it was taken"))
+                .collect(),
             Messages::Objects(payloads) => payloads.iter().map(Payload::as_bytes).collect(),
             Messages::Array { ends, values } => {
                 let values = values.as_bytes();
@@ -37,6 +43,9 @@ impl<'py> FromPyObject<'_, 'py> for Messages<'py> {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if let Some(tuple) = tuple_of_bytes(&object) {
+            return Ok(Messages::Bytes(tuple));
+        }
         if object.hasattr("__arrow_c_array__")? && object.hasattr("buffers")? {
             return from_array(&object);
         }
@@ -53,6 +62,16 @@ impl<'py> FromPyObject<'_, 'py> for Messages<'py> {
             .collect::<PyResult<_>>()?;
         Ok(Messages::Objects(payloads))
     }
+}
+
+/// A list or tuple of nothing but `bytes`, which is what most callers have.
+fn tuple_of_bytes<'py>(object: &Bound<'py, PyAny>) -> Option<Bound<'py, PyTuple>> {
+    let tuple = match object.cast_exact::<PyList>() {
+        Ok(list) => list.to_tuple(),
+        Err(_) => object.cast_exact::<PyTuple>().ok()?.clone(),
+    };
+    let all_bytes = tuple.iter_borrowed().all(|message| message.is_instance_of::<PyBytes>());
+    all_bytes.then_some(tuple)
 }
 
 fn from_array<'py>(array: &Bound<'py, PyAny>) -> PyResult<Messages<'py>> {

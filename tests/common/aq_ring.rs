@@ -1,6 +1,6 @@
 //! The small ring of the behaviour tests: 11 pages of 4 bytes, a commit timeout of one second on a clock that stands still.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tailrace::aq::control::Reference;
@@ -154,4 +154,34 @@ impl Ring {
         });
         shown.collect::<Vec<_>>().join(" ")
     }
+}
+
+/// What is left unfinished, where, and how much room there is beside it.
+pub fn unfinished(kind: &str, low: bool) -> Ring {
+    let ring = Ring::at(0, 0);
+    match kind {
+        "unwritten" => ring.leave_unwritten(1),
+        "at the tail" => ring.leave_claim('x', 1),
+        "behind the tail" => {
+            ring.put('a', 1);
+            ring.leave_claim('x', 1);
+        }
+        other => panic!("{other}"),
+    }
+    if low {
+        ring.put('z', 11 - 1 - ring.head().index() as usize);
+    }
+    ring
+}
+
+/// Changes a byte of a page behind everybody's back.
+pub fn scribble(ring: &Ring, page: u32) {
+    let at = ring.queue.geometry().unwrap().memory_offset as usize + page as usize * PAGE;
+    let mut byte = [0];
+    ring.queue.region().copy_out(at, &mut byte);
+    ring.queue.region().copy_in(at, &[byte[0] ^ 0x40]);
+}
+
+pub fn link_word(ring: &Ring, page: u32) -> &AtomicU32 {
+    ring.queue.region().u32(52 + 4 * (PAGES + page) as usize)
 }

@@ -14,6 +14,7 @@
 //! | [`cuts`] | file writes cut between and inside |
 //! | [`corrupt`] | every bit flip, truncation and boundary value, opened in sacrificial processes (`mutation`, `corrupt_report` are its parts) |
 //! | [`hostile`] | a peer that scribbles over metadata while the victim works |
+//! | [`aq_ring`], [`ring_scene`] | what the tests of one queue share |
 //! | [`mapped`], [`process`] | the two homes of `unsafe`: mapped words, fork |
 //!
 //! A kill test from end to end (`tests/testkit_selftest.rs` has it in full):
@@ -59,6 +60,7 @@ pub mod mutation;
 pub mod oracle;
 pub mod payload;
 pub mod process;
+pub mod ring_scene;
 pub mod stepkill;
 mod stepkill_report;
 pub mod tracee;
