@@ -42,8 +42,8 @@ def metrics(queue: Any) -> dict[str, Any]:
 def of_info(info: dict[str, Any]) -> dict[str, Any]:
     """Make metrics of what ``info()`` of a queue says."""
     counters = _numbers(info.get("counters", info))
-    participants = info.get("participants", {})
-    alive = _count(participants.get("alive", info.get("participants_alive", 0)))
+    participants = info["participants"]
+    alive = participants["alive"]
     if info["kind"] == "mcp":
         # Its participants are those of the whole system; the open files of this queue are its users.
         alive = int(counters["users"])
@@ -53,7 +53,7 @@ def of_info(info: dict[str, Any]) -> dict[str, Any]:
         "depth": _depth(counters, info),
         "bytes": None,
         "users_alive": alive,
-        "users_dead": _count(participants.get("dead", info.get("participants_dead", 0))),
+        "users_dead": participants["dead"],
         "counters": counters,
     }
 
@@ -72,7 +72,3 @@ def _numbers(given: dict[str, Any]) -> dict[str, int | float]:
     return {
         name: value for name, value in given.items() if isinstance(value, int | float) and not isinstance(value, bool)
     }
-
-
-def _count(given: Any) -> int:
-    return given if isinstance(given, int) else len(given)

@@ -185,7 +185,7 @@ def test_what_a_killed_writer_was_doing_stays_readable(path: Path, tmp_path: Pat
     r.release(item)
     r.release(other)
     assert r.retrieve() is None
-    assert q.info()["participants_dead"] == 1
+    assert q.info()["participants"]["dead"] == 1
 
 
 def test_reap(path: Path, tmp_path: Path) -> None:

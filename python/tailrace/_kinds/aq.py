@@ -38,15 +38,6 @@ class Aq(Kind):
 
     reader = writer
 
-    def describe(self, rest: str) -> dict[str, Any]:
-        info = super().describe(rest)
-        # As the others name it.
-        if "promise" in info:
-            info["promises"] = info.pop("promise").split(", ")
-        if "participants_alive" in info:
-            info["participants"] = {"alive": info.pop("participants_alive"), "dead": info.pop("participants_dead")}
-        return info
-
     def remove(self, rest: str) -> None:
         self.writer(rest).close()
         Path(rest).unlink()

@@ -31,16 +31,24 @@ impl Queue {
             dict.set_item("corrupt_count", queue.corrupt_count()?)?;
         }
         let alive = info.participants.iter().filter(|(_, lives)| *lives).count();
-        dict.set_item("participants_alive", alive)?;
-        dict.set_item("participants_dead", info.participants.len() - alive)?;
+        let participants = PyDict::new(py);
+        participants.set_item("alive", alive)?;
+        participants.set_item("dead", info.participants.len() - alive)?;
+        dict.set_item("participants", participants)?;
         dict.set_item("trailer", info.has_trailer)?;
-        let promise = if info.has_trailer {
-            "owners of claims are known: a dead writer's claim is reported at once, a living writer's pages are not reused \
-             under it, sleepers are woken"
+        let promises: &[&str] = if info.has_trailer {
+            &[
+                "owners of claims are known: a dead writer's claim is reported at once",
+                "a living writer's pages are not reused under it",
+                "sleepers are woken",
+            ]
         } else {
-            "no owner records: the commit timeout alone decides about unfinished claims, sleepers poll"
+            &[
+                "no owner records: the commit timeout alone decides about unfinished claims",
+                "sleepers poll",
+            ]
         };
-        dict.set_item("promise", promise)?;
+        dict.set_item("promises", promises)?;
         Ok(dict)
     }
 }

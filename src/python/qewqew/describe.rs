@@ -68,12 +68,9 @@ pub(super) fn info<'py>(py: Python<'py>, queue: &DurableQueue, info: &Info) -> P
     counters.set_item("appended", info.appended)?;
     counters.set_item("consumed", info.consumed)?;
     let participants = PyDict::new(py);
-    let pids = |alive: bool| -> Vec<u32> {
-        let members = info.participants.iter().filter(|(_, lives)| *lives == alive);
-        members.map(|(pid, _)| *pid).collect()
-    };
-    participants.set_item("alive", pids(true))?;
-    participants.set_item("dead", pids(false))?;
+    let alive = info.participants.iter().filter(|(_, lives)| *lives).count();
+    participants.set_item("alive", alive)?;
+    participants.set_item("dead", info.participants.len() - alive)?;
     let parameters = options(py, own, false)?;
     parameters.del_item("when_full")?;
     parameters.del_item("create")?;
