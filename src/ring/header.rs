@@ -19,18 +19,11 @@ const LOOK: Duration = Duration::from_millis(25);
 const SPINS: u32 = 200;
 #[cfg(loom)]
 const SPINS: u32 = 0;
-/// Spins after which somebody who waits says so.
-const SILENT_SPINS: u32 = 4;
-/// Spins for which the others let it go first: somebody who runs takes the lock sooner.
-const GIVING_WAY: u32 = 64;
 
 impl Queue {
     /// Takes the header lock if it is free right now, or gets free while somebody does what it usually takes.
     #[inline(always)]
     pub(super) fn header_now(&self) -> Option<Guard<'_, impl Fn(u64) + '_>> {
-        if self.memory.awaited().load(Ordering::Relaxed) != 0 {
-            self.give_way();
-        }
         let guard = match self.header_word().try_acquire(self.repairer()) {
             None => self.header_soon(self.repairer())?,
             taken => taken?,
@@ -40,41 +33,17 @@ impl Queue {
     }
 
     /// Spins, looking before it tries: sleeping for a lock that is held for some nanoseconds would leave it to those who never
-    /// let go of it for long. They take it again before its cache line has come over to us, so they are asked to wait.
+    /// let go of it for long.
     #[cold]
     fn header_soon<R: Fn(u64) + Copy>(&self, repair: R) -> Option<Guard<'_, R>> {
-        let awaited = self.memory.awaited();
-        let mut taken = None;
-        for spins in 0..SPINS {
+        for _ in 0..SPINS {
             let free = self.memory.header_lock().load(Ordering::Relaxed) == 0;
-            taken = free.then(|| self.header_word().try_acquire(repair)).flatten();
-            if taken.is_some() {
-                break;
-            }
-            // Again and again: somebody else who waited and has it now takes the word back.
-            if spins >= SILENT_SPINS && awaited.load(Ordering::Relaxed) == 0 {
-                awaited.store(1, Ordering::Relaxed);
+            if let Some(guard) = free.then(|| self.header_word().try_acquire(repair)).flatten() {
+                return Some(guard);
             }
             sync::spin();
         }
-        if awaited.load(Ordering::Relaxed) != 0 {
-            awaited.store(0, Ordering::Relaxed);
-        }
-        taken
-    }
-
-    /// Lets somebody else have the header first, for a moment: who asked for it may be dead or not running. Only speed depends
-    /// on the word.
-    #[cold]
-    fn give_way(&self) {
-        for _ in 0..GIVING_WAY {
-            let taken = self.memory.header_lock().load(Ordering::Relaxed) != 0;
-            if taken || self.memory.awaited().load(Ordering::Relaxed) == 0 {
-                return;
-            }
-            sync::spin();
-        }
-        self.memory.awaited().store(0, Ordering::Relaxed);
+        None
     }
 
     /// Takes the header lock; what a dead holder was doing is repaired. [`Error::TimedOut`] when a living one keeps it.

@@ -24,7 +24,6 @@
 //!  12  u32  places            of the roster, 1 to 4096
 //!  16  u64  file length       documented part, trailer and all
 //!  24  u32  arrivals          signal: readers sleep here
-//!  28  u32  awaited           1 while somebody has waited for the header for long: the others let it go first
 //!  64  u64  settled           START_IDX and QUEUE_LEN as one of us left them; a difference is a foreign program's doing
 //!  72  u64  enqueued          messages that got a slot; also the sequence number of the next one
 //!  80  u64  overwritten       oldest messages that gave their slot to a new one
@@ -312,12 +311,6 @@ impl Trailer {
     #[inline]
     pub fn arrivals(self) -> usize {
         self.at + 24
-    }
-
-    /// Where somebody who waits for the header says so.
-    #[inline]
-    pub fn awaited(self) -> usize {
-        self.arrivals() + 4
     }
 
     /// Where START and LEN stand as one of us left them.

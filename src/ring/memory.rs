@@ -9,7 +9,7 @@ use super::layout::{
 use crate::Result;
 use crate::shared::region::Region;
 use crate::shared::signal::Signal;
-use crate::shared::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::shared::sync::{AtomicU64, Ordering};
 
 /// A ring in memory: the documented part, and the trailer (behind it, or in private memory).
 #[derive(Debug)]
@@ -124,12 +124,6 @@ impl Memory {
     #[inline]
     pub(super) fn arrivals(&self) -> Signal<'_> {
         Signal::new(self.trailing.u32(self.trailer.arrivals()))
-    }
-
-    /// Whether somebody has waited for the header for long.
-    #[inline]
-    pub(super) fn awaited(&self) -> &AtomicU32 {
-        self.trailing.u32(self.trailer.awaited())
     }
 
     #[inline]
