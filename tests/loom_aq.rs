@@ -154,7 +154,7 @@ fn a_late_commit_is_delivered_or_refused() {
 /// A batch in one claim: in its order and whole, whenever the reader comes.
 #[test]
 fn a_run_is_delivered_in_order() {
-    explore(2, || {
+    explore(3, || {
         let queue = Arc::new(ring(8, true));
         let reader = queue.reader_with(Clock::manual()).unwrap();
         let thread = thread::spawn(move || taken(reader, 2));
