@@ -8,6 +8,7 @@ stacks and ends the process.
 import faulthandler
 import itertools
 import os
+import signal
 from collections import Counter
 from collections.abc import Generator, Sequence
 from typing import TextIO
@@ -31,6 +32,8 @@ TERMINAL = pytest.StashKey[TextIO]()
 def pytest_configure(config: pytest.Config) -> None:
     # Nothing is captured yet.
     config.stash[TERMINAL] = os.fdopen(os.dup(2), "w")
+    # A shell starts what it runs in the background with Ctrl-C ignored, and that is inherited.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
