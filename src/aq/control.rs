@@ -23,6 +23,8 @@
 //! | `C-D` | incomplete item, released; freed or not |
 //! | `-MD` | waste at the end of the ring, not freed; the size is its length |
 //! | `--D` | waste, freed |
+//!
+//! A claim of several messages ([`super::run`]) holds the words of all but the first in its interior until it is committed.
 
 /// Page indices are below this; so are page counts.
 pub const INDEX_LIMIT: u32 = 1 << INDEX_BITS;

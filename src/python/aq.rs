@@ -293,7 +293,8 @@ impl Queue {
     }
 
     /// Puts all messages in one call. Waits for room as `put` does; says how many were put, which is all of them unless the
-    /// time was up. QueueFull when not even the first could be put.
+    /// time was up. QueueFull when not even the first could be put. Up to 32 messages or 16 KiB of them are claimed and
+    /// committed together: a writer that is killed meanwhile leaves one incomplete item in their place.
     #[pyo3(signature = (messages, timeout=Timeout::FOREVER), text_signature = "($self, messages, timeout=None)")]
     fn put_many(&self, py: Python<'_>, messages: Messages<'_>, timeout: Timeout) -> PyResult<usize> {
         self.put_all(py, &messages.as_slices(), timeout)
