@@ -2,14 +2,18 @@
 
 mod common;
 
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use common::dirs::TestDir;
+use common::process;
 use common::watchdog::Watchdog;
 use common::worker::{self, Args, Exit, Spawn};
 use common::{announce, rounds, skip_without_root, wait_until};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use tailrace::Error;
 use tailrace::os::locks::LockFile;
 use tailrace::shared::identity::{Identity, SLOTS};
@@ -22,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
 fn worker_main() {
-    worker::dispatch(&[("member", member)]);
+    worker::dispatch(&[("member", member), ("first use", first_use)]);
 }
 
 /// Joins, says who it is, and stays until it is killed or told to leave.
@@ -34,6 +38,30 @@ fn member(args: &Args) {
     while !args.stop_requested() {
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Forks while another thread is the first of this process to join, and waits for the child, which joins, too.
+fn first_use(args: &Args) {
+    let region = Arc::new(Region::open(&args.path("queue")).unwrap());
+    let (delay, go) = (args.get::<u32>("delay"), AtomicU32::new(0));
+    let child = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while go.load(Relaxed) == 0 {}
+            Roster::join(&region, TABLE, None).unwrap()
+        });
+        go.store(1, Relaxed);
+        for _ in 0..delay {
+            std::hint::spin_loop();
+        }
+        process::fork_child("child", Path::new("/dev/null"), 60, || {
+            Roster::join(&region, TABLE, None).unwrap();
+        })
+    });
+    let ended = || waitpid(child, Some(WaitPidFlag::WNOHANG)).unwrap() != WaitStatus::StillAlive;
+    assert!(
+        wait_until(LIMIT, ended),
+        "the child waits for a thread that it does not have"
+    );
 }
 
 fn create(dir: &TestDir) -> Arc<Region> {
@@ -162,6 +190,17 @@ fn an_executed_program_does_not_keep_its_caller_alive() {
     assert!(becomes(&observer, caller.word(0).load(Relaxed), Holder::Dead));
     let sleeper = nix::unistd::Pid::from_raw(caller.word(1).load(Relaxed) as i32);
     nix::sys::signal::kill(sleeper, nix::sys::signal::Signal::SIGKILL).expect("the program was still running");
+}
+
+#[test]
+fn a_child_forked_beside_the_first_use_does_not_wait_for_it() {
+    let _dog = Watchdog::start("fork beside the first use", Duration::from_secs(120));
+    let dir = TestDir::shm();
+    drop(create(&dir));
+    for round in 0..rounds(300, 5000) {
+        let worker = Spawn::new(&dir, "first use").arg("queue", dir.queue().join("q").display());
+        worker.arg("delay", round * 3 % 200).start().expect_success(2 * LIMIT);
+    }
 }
 
 #[test]

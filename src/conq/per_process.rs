@@ -24,11 +24,20 @@ impl<T: Default> PerProcess<T> {
     /// That of this process.
     #[inline]
     pub(super) fn get(&self) -> &T {
-        let mut link = self.0.get_or_init(Link::new);
+        let mut link = made(&self.0, Link::new);
         while link.generation != fork::generation() {
-            link = link.next.get_or_init(|| Box::new(Link::new()));
+            link = made::<Box<_>>(&link.next, || Box::new(Link::new()));
         }
         &link.value
+    }
+}
+
+/// What is in `place`, made where it is missing, and never left half made to a child that another thread forks.
+#[inline]
+fn made<V>(place: &OnceLock<V>, make: impl FnOnce() -> V) -> &V {
+    match place.get() {
+        Some(value) => value,
+        None => fork::undivided(|| place.get_or_init(make)),
     }
 }
 

@@ -13,7 +13,7 @@ use super::geometry::{Geometry, SystemParameters};
 use super::memory::Memory;
 use super::system::System;
 use crate::os::clock::{Clock, boot_id};
-use crate::os::file;
+use crate::os::{file, fork};
 use crate::shared::region::Region;
 use crate::{Error, Result};
 
@@ -30,13 +30,13 @@ impl System {
                 directory.display()
             )));
         }
-        let known = || registry().get(&directory).and_then(Weak::upgrade);
-        if let Some(system) = known().filter(|system| system.is_current()) {
+        let known = with_registry(|registry| registry.get(&directory).and_then(Weak::upgrade));
+        if let Some(system) = known.filter(|system| system.is_current()) {
             return Ok(system);
         }
         let system = Arc::new(System::join(&directory, parameters)?);
         system.sweep(None)?;
-        registry().insert(directory, Arc::downgrade(&system));
+        with_registry(|registry| registry.insert(directory, Arc::downgrade(&system)));
         Ok(system)
     }
 
@@ -108,10 +108,11 @@ fn remove_other_boots(directory: &Path, boot: &str) {
 type Registry = HashMap<PathBuf, Weak<System>>;
 
 /// The systems that this process has open: all its queue files in one directory share a mapping and a membership.
-fn registry() -> std::sync::MutexGuard<'static, Registry> {
+fn with_registry<T>(look: impl FnOnce(&mut Registry) -> T) -> T {
     static SYSTEMS: OnceLock<Mutex<Registry>> = OnceLock::new();
-    SYSTEMS
-        .get_or_init(Mutex::default)
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
+    // A child that another thread forks finds the registry free.
+    fork::undivided(|| {
+        let systems = SYSTEMS.get_or_init(Mutex::default);
+        look(&mut systems.lock().unwrap_or_else(PoisonError::into_inner))
+    })
 }

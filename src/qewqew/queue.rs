@@ -100,7 +100,8 @@ impl DurableQueue {
         fork::one_at_a_time(|| {
             if parent.child.get().is_none() {
                 let own = Session::open(&self.path, &self.options, &mut || Ok(()))?;
-                let _ = parent.child.set(Box::new(own));
+                // Never half set in a child that another thread forks.
+                let _ = fork::undivided(|| parent.child.set(Box::new(own)));
             }
             Ok(parent.child.get().expect("just set").as_ref())
         })
