@@ -53,7 +53,7 @@ impl NamedQueue {
     pub fn put(&self, bytes: &[u8], wait: Wait, idle: Idle<'_>) -> Result<u64> {
         let mut full = None;
         let put = self.queue.room().wait_for(wait, Turn::PeerMatters, idle, || {
-            match self.queue.enqueue(bytes, self.manager.now()) {
+            match self.queue.enqueue(bytes, self.manager.recently()) {
                 Ok(id) => Ok(Some(id)),
                 Err(error @ Error::Full(_)) => {
                     full = Some(error);
@@ -94,7 +94,7 @@ impl NamedQueue {
 
     /// Finishes a message; false when somebody else has it by now.
     pub fn finish(&self, receipt: &Receipt) -> Result<bool> {
-        match self.queue.dequeue(receipt, self.manager.now()) {
+        match self.queue.dequeue(receipt, self.manager.time_to_finish(&self.queue)) {
             Ok(()) => Ok(true),
             Err(Error::MessageNotFound(_)) => Ok(false),
             Err(error) => Err(error),

@@ -321,7 +321,7 @@ impl QueueManager {
     /// Add a copy of the data to a queue; never waits, QueueFull when there is no room.
     fn enqueue(&self, queue_id: &str, data: Payload<'_>) -> PyResult<()> {
         let queue = self.manager.numbered(number(queue_id)?)?;
-        queue.enqueue(data.as_bytes(), self.manager.now())?;
+        queue.enqueue(data.as_bytes(), self.manager.recently())?;
         Ok(())
     }
 
@@ -347,7 +347,7 @@ impl QueueManager {
             .into());
         }
         let queue = self.manager.numbered(id)?;
-        Ok(queue.dequeue(&message.receipt, self.manager.now())?)
+        Ok(queue.dequeue(&message.receipt, self.manager.time_to_finish(&queue))?)
     }
 
     /// Make the timeout of a message end ``timeout`` seconds from now, for long work.

@@ -128,7 +128,7 @@ impl Queue {
     fn put(&self, py: Python<'_>, data: Payload<'_>, timeout: Timeout) -> PyResult<()> {
         let named = self.open()?;
         let bytes = data.as_bytes();
-        match named.queue().enqueue(bytes, named.manager().now()) {
+        match named.queue().enqueue(bytes, named.manager().recently()) {
             Err(Error::Full(_)) if timeout != Timeout::ZERO => {
                 let wait = timeout.wait();
                 waiting(py, |idle| named.put(bytes, wait, idle))?;
@@ -156,7 +156,7 @@ impl Queue {
         let wait = timeout.wait();
         let queue = named.queue();
         for (done, &bytes) in slices.iter().enumerate() {
-            match queue.enqueue_quietly(bytes, named.manager().now()) {
+            match queue.enqueue_quietly(bytes, named.manager().recently()) {
                 Ok(_) => {}
                 Err(Error::Full(_)) if timeout != Timeout::ZERO => {
                     queue.announce_arrivals();
@@ -270,7 +270,7 @@ impl Queue {
     /// Add a copy of the data; never waits, QueueFull when there is no room.
     fn enqueue(&self, data: Payload<'_>) -> PyResult<()> {
         let named = self.open()?;
-        named.queue().enqueue(data.as_bytes(), named.manager().now())?;
+        named.queue().enqueue(data.as_bytes(), named.manager().recently())?;
         Ok(())
     }
 
@@ -288,7 +288,8 @@ impl Queue {
     /// Finish a message: it is gone for good.
     fn dequeue(&self, message: &Message) -> PyResult<()> {
         let named = self.own(message)?;
-        Ok(named.queue().dequeue(&message.receipt, named.manager().now())?)
+        let now = named.manager().time_to_finish(named.queue());
+        Ok(named.queue().dequeue(&message.receipt, now)?)
     }
 
     /// Make the timeout of a message end ``timeout`` seconds from now.
