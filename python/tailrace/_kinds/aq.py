@@ -1,11 +1,12 @@
 """aq: one file, recognised by the cross-check word of its header."""
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tailrace._kinds.base import Kind, Option, boolean, size
+from tailrace._kinds.base import Option, boolean, size
+from tailrace._kinds.one_file import OneFile
 
 __all__ = ["Aq"]
 
@@ -13,7 +14,7 @@ __all__ = ["Aq"]
 HEADER = struct.Struct("<8I")
 
 
-class Aq(Kind):
+class Aq(OneFile):
     """The allocating queue."""
 
     scheme = "aq"
@@ -26,24 +27,10 @@ class Aq(Kind):
         Option("extendable", boolean, False, "items can grow"),
     )
 
-    def create(self, rest: str, options: Mapping[str, Any]) -> None:
+    def queue(self) -> Any:
         from tailrace import aq
 
-        aq.Queue.create(rest, **options).close()
-
-    def writer(self, rest: str) -> Any:
-        from tailrace import aq
-
-        return aq.Queue.open(rest)
-
-    reader = writer
-
-    def remove(self, rest: str) -> None:
-        self.writer(rest).close()
-        Path(rest).unlink()
-
-    def files(self, rest: str) -> list[Path]:
-        return [Path(rest)]
+        return aq.Queue
 
     def urls(self, path: Path) -> Iterator[str]:
         with path.open("rb") as file:

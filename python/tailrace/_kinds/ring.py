@@ -1,18 +1,19 @@
 """ring: one file, recognised by its magic number."""
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tailrace._kinds.base import Kind, Option
+from tailrace._kinds.base import Option
+from tailrace._kinds.one_file import OneFile
 
 __all__ = ["Ring"]
 
 MAGIC = struct.pack("<Q", 0x576F726B20697320)
 
 
-class Ring(Kind):
+class Ring(OneFile):
     """The ring of fixed slots."""
 
     scheme = "ring"
@@ -22,24 +23,10 @@ class Ring(Kind):
         Option("msg_size", int, 8, "words of 8 bytes that every message has"),
     )
 
-    def create(self, rest: str, options: Mapping[str, Any]) -> None:
+    def queue(self) -> Any:
         from tailrace import ring
 
-        ring.Queue.create(rest, **options).close()
-
-    def writer(self, rest: str) -> Any:
-        from tailrace import ring
-
-        return ring.Queue.open(rest)
-
-    reader = writer
-
-    def remove(self, rest: str) -> None:
-        self.writer(rest).close()
-        Path(rest).unlink()
-
-    def files(self, rest: str) -> list[Path]:
-        return [Path(rest)]
+        return ring.Queue
 
     def urls(self, path: Path) -> Iterator[str]:
         with path.open("rb") as file:
