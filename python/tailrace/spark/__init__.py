@@ -16,11 +16,15 @@ What is promised for each queue stands in :mod:`tailrace.spark.queues`; the opti
 
 from typing import TYPE_CHECKING, Any
 
+from tailrace.spark._worker import settle
+
 if TYPE_CHECKING:
     from tailrace.spark._pipe import Progress, pipe
     from tailrace.spark._session import session
 
 __all__ = ["Progress", "pipe", "session"]
+
+settle()
 
 
 def __getattr__(name: str) -> Any:

@@ -21,6 +21,8 @@ QUICK = {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # A tenth faster than TCP between the JVM and its workers; Spark 4.0 does not know it and goes on as before.
+    "spark.python.unix.domain.socket.enabled": "true",
 }
 
 #: Sessions whose queries are listened to.
