@@ -67,8 +67,8 @@ def measure(spark: Any, place: Path, rows: int, size: int) -> None:
     cached.count()
 
     def to(sync: str) -> None:
-        # Into a new queue each time, as parquet's "overwrite" removes what it wrote before: memory that was in use a moment
-        # ago is several times faster here than the same amount of other memory.
+        # Into a new queue each time, as parquet's "overwrite" removes what it wrote before: memory that was in use a
+        # moment ago is several times faster than memory that a virtual machine has to ask for.
         target = place / f"{sync}{size}"
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()

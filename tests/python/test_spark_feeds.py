@@ -419,3 +419,31 @@ def test_a_queue_that_is_truncated_under_the_query_is_an_error_that_says_what_to
     assert "CorruptQueue" in done.stdout
     assert "truncated" in done.stdout
     assert ("repair" if kind == "qewqew" else "create it again") in done.stdout
+
+
+@pytest.mark.parametrize(("program", "frozen"), [("pyspark.daemon", True), ("somebody.else", False)])
+def test_only_a_worker_of_spark_keeps_the_collector_from_its_modules(program: str, frozen: bool) -> None:
+    """What the first collection finds is frozen; what is garbage then is not."""
+    script = f"""
+import gc, importlib.machinery, sys, weakref
+sys.modules["__main__"].__spec__ = importlib.machinery.ModuleSpec({program!r}, None)
+import tailrace.spark
+class Circle: pass
+circle = Circle(); circle.itself = circle
+gone = weakref.ref(circle)
+del circle
+assert gc.get_freeze_count() == 0
+gc.collect()
+assert gone() is None
+print(gc.get_freeze_count() > 1000)
+for _ in range(10):
+    gc.collect()
+circle = Circle(); circle.itself = circle
+gc.collect()
+gone = weakref.ref(circle)
+del circle
+gc.collect()
+assert gone() is None, "later objects are collected as everywhere"
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == str(frozen)

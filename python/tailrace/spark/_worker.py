@@ -6,7 +6,7 @@ from typing import Any
 
 __all__ = ["settle"]
 
-#: The collections after the first tasks, which find all modules there; few, so that what dies later is not kept for ever.
+#: The collections after the first tasks find all modules there; few, so that what dies later is not kept for ever.
 FREEZES = 3
 
 
@@ -14,8 +14,8 @@ def settle() -> None:
     """Keep the garbage collector away from what a worker has imported.
 
     A worker collects garbage after every task, and looks at each object of pyspark, pyarrow and pandas again: 20 ms, as
-    long as 100,000 rows take. What the first collections find alive is not looked at any more. Other processes than Spark's
-    workers are left alone.
+    long as 100,000 rows take. What the first collections find alive is not looked at any more. Other processes than
+    Spark's workers are left alone.
     """
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is not None and spec.name == "pyspark.daemon":
