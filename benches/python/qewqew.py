@@ -201,6 +201,8 @@ TABLES: dict[str, tuple[dict[str, tuple[Line, str | None]], int]] = {
     ),
     "a sync for each 100 puts": (
         {
+            TWO: (limit(2, BATCH), None),
+            ONE: (limit(1, BATCH), None),
             SQLITE: (database(synchronous="FULL", batch=BATCH), None),
             "plyvel (LevelDB), sync": (leveldb(sync=True, batch=BATCH), SQLITE),
             'qewqew sync="always", enqueue_many': (ours(sync="always", batch=BATCH), SQLITE),
