@@ -16,7 +16,7 @@ use crate::{Error, Result};
 
 /// Entries are written in pieces of this size: what was just copied together is still in the processor's cache then.
 const PIECE: usize = 256 << 10;
-/// So many files wait for their sync, so that the disk works on them while the next ones are filled.
+/// So many files wait for their sync, which finds most of its work done when the next ones are filled.
 const UNSYNCED: usize = 16;
 
 /// Messages on their way into files.
@@ -111,7 +111,11 @@ impl Stage {
             Some(open) => open,
             None => self.create(&path, self.chunk_size.into())?,
         };
-        open.append(&self.framed, &path)?;
+        let start = open.append(&self.framed, &path)?;
+        if self.durable {
+            // The disk works on it while the next piece is filled.
+            file::begin_to_write(&open.file, start.into(), self.framed.len() as u64);
+        }
         self.framed.clear();
         self.open = Some(open);
         Ok(())
@@ -175,11 +179,13 @@ impl Stage {
 }
 
 impl Open {
-    fn append(&mut self, framed: &[u8], path: &Path) -> Result<()> {
-        let written = self.file.write_all_at(framed, self.end.into());
+    /// Adds entries; returns where they begin.
+    fn append(&mut self, framed: &[u8], path: &Path) -> Result<u32> {
+        let start = self.end;
+        let written = self.file.write_all_at(framed, start.into());
         written.map_err(|error| failed(path, error))?;
         self.end += framed.len() as u32;
-        Ok(())
+        Ok(start)
     }
 }
 
