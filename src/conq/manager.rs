@@ -28,7 +28,8 @@ use super::queue::{Lease, Queue, Receipt, Stats};
 use crate::os::clock::{Clock, saturating_nanos};
 use crate::{Error, Result};
 
-/// A lease that ends later than this from a recent moment has surely not ended: no kernel's tick is so late.
+/// A lease that ends later than this from a recent moment has not ended: no kernel's tick is so late. And if one were, a message
+/// would only be finished by the hands that it is still in.
 const NEAR: u64 = 1_000_000_000;
 
 /// A message that was read.
