@@ -34,6 +34,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[TERMINAL] = os.fdopen(os.dup(2), "w")
     # A shell starts what it runs in the background with Ctrl-C ignored, and that is inherited.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Where one of these is set pytest draws two collections that differ in full, whatever the hook below has told: for
+    # 20,000 elements that takes longer than a test may.
+    for name in ("CI", "BUILD_NUMBER"):
+        os.environ.pop(name, None)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
