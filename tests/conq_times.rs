@@ -146,3 +146,22 @@ fn a_clock_that_lags_neither_shortens_nor_lengthens_a_lease() {
     ahead.advance(SHORT * 2);
     assert_eq!(a.stats(id).unwrap().expired, 2);
 }
+
+#[test]
+fn a_lease_that_ended_within_a_tick_of_the_kernel_cannot_be_finished() {
+    let manager = Manager::private(Clock::boottime());
+    let id = manager.create_queue("q", &small()).unwrap();
+    let lease = Duration::from_micros(300);
+    for _ in 0..50 {
+        manager.enqueue(id, b"x").unwrap();
+        let stale = manager.read(id, lease).unwrap().unwrap();
+        let end = manager.now() + lease.as_nanos() as u64;
+        while manager.now() <= end {
+            std::hint::spin_loop();
+        }
+        let refused = manager.dequeue(id, &stale.receipt);
+        assert!(matches!(refused, Err(Error::MessageNotFound(_))), "{refused:?}");
+        let again = manager.read(id, Duration::from_secs(60)).unwrap().unwrap();
+        manager.dequeue(id, &again.receipt).unwrap();
+    }
+}

@@ -57,8 +57,8 @@ impl Clock {
         }
     }
 
-    /// A moment that is not after [`Clock::now`], and before it by little more than a tick of the kernel (1 to 10 ms): for a
-    /// third of the price, where nothing is measured by the millisecond.
+    /// A moment that is not after [`Clock::now`], and before it by little more than a tick of the kernel (1 to 10 ms): cheaper,
+    /// where nothing is measured by the millisecond.
     #[inline]
     pub fn recent(&self) -> u64 {
         match &self.0 {

@@ -21,7 +21,7 @@ QUICK = {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # A tenth faster than TCP between the JVM and its workers; Spark 4.0 does not know it and goes on as before.
+    # Cheaper than TCP between the JVM and its workers; Spark 4.0 does not know it and goes on as before.
     "spark.python.unix.domain.socket.enabled": "true",
 }
 
