@@ -5,6 +5,7 @@
 //! - [`buffer`]: bytes-like arguments, and views of queue memory that can be closed
 //! - [`messages`]: many messages as one argument, from objects or from an Arrow array
 //! - [`arrow`]: drained messages as an Arrow array
+//! - [`closable`]: what an object opened, until it is closed
 //!
 //! A queue brings `src/python/<queue>.rs` with a nested `#[pymodule]` of its name, one `#[pymodule_export]` line
 //! below, and `python/tailrace/<queue>.py`, which is what people import.
@@ -12,6 +13,7 @@
 mod aq;
 mod arrow;
 mod buffer;
+mod closable;
 mod conq;
 mod conq_queue;
 mod conq_room;

@@ -273,7 +273,7 @@ impl Queue {
         waiting(py, |idle| {
             let look_around = || {
                 idle()?;
-                self.handle.check()
+                self.handle.queue.check()
             };
             queue.wait_for_arrival(wait, look_around)
         })
@@ -292,13 +292,13 @@ impl Queue {
     /// Leaves the ring and gives its memory and descriptors back; whoever waits in this handle gets QueueClosed. The file
     /// stays.
     fn close(&self) {
-        self.handle.close();
+        drop(self.handle.queue.close());
     }
 
     /// Whether the handle was closed.
     #[getter]
     fn closed(&self) -> bool {
-        self.handle.is_closed()
+        self.handle.queue.is_closed()
     }
 
     /// What is known about the ring, for people and metrics.

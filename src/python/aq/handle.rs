@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use pyo3::prelude::*;
 
@@ -15,22 +15,19 @@ use crate::shared::signal::Wait;
 use crate::{Error, Result};
 
 use super::super::buffer::Exports;
+use super::super::closable::Closable;
 use super::super::wait::{Timeout, waiting};
 
 /// The shared part of a queue's Python objects.
 #[derive(Debug)]
 pub(super) struct Handle {
-    /// Gone when the handle is closed, and with it this participant and the mapping.
-    queue: Mutex<Option<Arc<Queue>>>,
-    /// The same, reached without a lock.
-    open: Weak<Queue>,
+    queue: Closable<Queue>,
     pub(super) path: Option<PathBuf>,
     /// Views of this queue's memory that are in use.
     pub(super) exports: Arc<Exports>,
     writer: Mutex<Option<Writer>>,
     reader: Mutex<Option<Reader>>,
     reader_open: AtomicBool,
-    closed: AtomicBool,
     generation: u32,
     /// The same for a forked child: a lock that some thread of the parent held at the fork stays locked for ever.
     child: OnceLock<Box<Handle>>,
@@ -38,15 +35,19 @@ pub(super) struct Handle {
 
 impl Handle {
     pub(super) fn new(queue: Queue, path: Option<PathBuf>) -> Arc<Self> {
-        Arc::new(Handle::over(Arc::new(queue), path))
+        Arc::new(Handle::over(Closable::new(Arc::new(queue)), path))
     }
 
-    fn over(queue: Arc<Queue>, path: Option<PathBuf>) -> Self {
+    fn over(queue: Closable<Queue>, path: Option<PathBuf>) -> Self {
         Handle {
-            open: Arc::downgrade(&queue),
-            queue: Mutex::new(Some(queue)),
-            closed: AtomicBool::new(false),
-            ..Handle::closed(path)
+            queue,
+            path,
+            exports: Arc::default(),
+            writer: Mutex::default(),
+            reader: Mutex::default(),
+            reader_open: AtomicBool::new(false),
+            generation: fork::generation(),
+            child: OnceLock::new(),
         }
     }
 
@@ -57,43 +58,16 @@ impl Handle {
             return self;
         }
         let child = self.child.get_or_init(|| {
-            let closed = self.closed.load(Ordering::Relaxed);
-            let queue = self.open.upgrade().filter(|_| !closed);
-            let child = match queue {
-                Some(queue) => Handle::over(queue, self.path.clone()),
-                None => Handle::closed(self.path.clone()),
-            };
-            Box::new(child)
+            let queue = self.queue.get().map_or_else(|_| Closable::closed(), Closable::new);
+            Box::new(Handle::over(queue, self.path.clone()))
         });
         child.here()
-    }
-
-    fn closed(path: Option<PathBuf>) -> Self {
-        Handle {
-            queue: Mutex::default(),
-            open: Weak::new(),
-            path,
-            exports: Arc::default(),
-            writer: Mutex::default(),
-            reader: Mutex::default(),
-            reader_open: AtomicBool::new(false),
-            closed: AtomicBool::new(true),
-            generation: fork::generation(),
-            child: OnceLock::new(),
-        }
-    }
-
-    /// Whether the handle was closed, so that it takes part no more.
-    #[inline]
-    pub(super) fn is_closed(&self) -> bool {
-        self.here().closed.load(Ordering::Relaxed)
     }
 
     /// The queue, unless the handle was closed.
     #[inline]
     pub(super) fn open(&self) -> Result<Arc<Queue>> {
-        let queue = self.here().open.upgrade();
-        queue.filter(|_| !self.is_closed()).ok_or(Error::Closed)
+        self.here().queue.get()
     }
 
     /// Calls `use_it` with the writer of this process.
@@ -159,10 +133,10 @@ impl Handle {
     pub(super) fn close(&self) -> PyResult<()> {
         let here = self.here();
         self.exports.close()?;
-        here.closed.store(true, Ordering::Relaxed);
+        let queue = here.queue.close();
         locked(&here.writer).take();
         locked(&here.reader).take();
-        locked(&here.queue).take();
+        drop(queue);
         Ok(())
     }
 

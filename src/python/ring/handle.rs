@@ -1,12 +1,12 @@
 //! What a Python ring object keeps: the ring until it is closed, and what can still be asked afterwards; and how its calls wait.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
+use super::super::closable::Closable;
 use super::super::wait::{Timeout, waiting};
 use crate::ring::{Message, Options, Queue};
 use crate::shared::signal::Wait;
@@ -14,14 +14,11 @@ use crate::{Error, Result};
 
 /// How long one such wait lasts before signals are looked at.
 const SLICE: Duration = Duration::from_millis(50);
+
 /// A ring that can be closed while others are in the middle of using it.
 #[derive(Debug)]
 pub(super) struct Handle {
-    /// Gone when the handle is closed, and with the last call that uses it this participant, the mapping and the descriptors.
-    queue: Mutex<Option<Arc<Queue>>>,
-    /// The same, reached without a lock.
-    open: Weak<Queue>,
-    closed: AtomicBool,
+    pub(super) queue: Closable<Queue>,
     pub(super) path: Option<PathBuf>,
     pub(super) options: Options,
     pub(super) max_len: u32,
@@ -33,39 +30,21 @@ impl Handle {
     pub(super) fn new(queue: Queue, path: Option<PathBuf>) -> Self {
         let queue = Arc::new(queue);
         Handle {
-            open: Arc::downgrade(&queue),
-            closed: AtomicBool::new(false),
             path,
             options: queue.options(),
             max_len: queue.max_len(),
             msg_size: queue.msg_size(),
             message_bytes: queue.message_bytes(),
-            queue: Mutex::new(Some(queue)),
+            queue: Closable::new(queue),
         }
     }
 
     /// The ring, unless the handle was closed.
     #[inline]
     pub(super) fn open(&self) -> Result<Arc<Queue>> {
-        self.open.upgrade().filter(|_| !self.is_closed()).ok_or(Error::Closed)
+        self.queue.get()
     }
 
-    /// For those who wait: an error once somebody has closed the handle.
-    pub(super) fn check(&self) -> Result<()> {
-        if self.is_closed() { Err(Error::Closed) } else { Ok(()) }
-    }
-
-    pub(super) fn close(&self) {
-        self.closed.store(true, Ordering::Relaxed);
-        // Held only by somebody who closes: right now, or (in a forked child) for ever at the moment of the fork.
-        let queue = self.queue.try_lock().ok().and_then(|mut queue| queue.take());
-        drop(queue);
-    }
-
-    #[inline]
-    pub(super) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed)
-    }
     #[inline]
     pub(super) fn put_within(
         &self,
@@ -94,7 +73,7 @@ impl Handle {
                     done => return done.map(drop),
                 }
                 idle()?;
-                self.check()?;
+                self.queue.check()?;
             }
             Err(match last {
                 Error::TimedOut => Error::Full("a living participant keeps the header locked".into()),
@@ -118,7 +97,7 @@ impl Handle {
             let mut data = vec![0; queue.message_bytes()];
             let look_around = || {
                 idle()?;
-                self.check()
+                self.queue.check()
             };
             let sequence = queue.dequeue_into(&mut data, wait, look_around)?;
             Ok(Message { sequence, data })
