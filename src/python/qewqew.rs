@@ -1,19 +1,22 @@
 //! `tailrace.qewqew`: the durable queue.
 
+mod batches;
 mod describe;
 mod ranges;
 mod staging;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
+use self::batches::filled;
 use self::ranges::RangeReader;
 use super::arrow::{BatchBuilder, MessageBatch};
 use super::buffer::Payload;
+use super::closable::Closable;
 use super::messages::Messages;
 use super::wait::{Timeout, waiting};
 use crate::qewqew::{self as core, Change, Options};
@@ -48,8 +51,7 @@ const RESERVE: usize = 1 << 16;
 #[pyclass(frozen, module = "tailrace.qewqew", name = "DurableQueue")]
 #[derive(Debug)]
 pub(crate) struct DurableQueue {
-    /// Nothing once it is closed: descriptors and mappings go with the last call that still uses it.
-    queue: Mutex<Option<Arc<core::DurableQueue>>>,
+    queue: Closable<core::DurableQueue>,
     path: PathBuf,
     options: Options,
     chunk_size: u32,
@@ -91,7 +93,7 @@ impl DurableQueue {
         Ok(DurableQueue {
             chunk_size: queue.chunk_size(),
             max_element_size: queue.max_element_size(),
-            queue: Mutex::new(Some(Arc::new(queue))),
+            queue: Closable::new(Arc::new(queue)),
             path,
             options,
             waits_when_full,
@@ -141,26 +143,16 @@ impl DurableQueue {
     #[pyo3(signature = (timeout=Timeout::ZERO), text_signature = "($self, timeout=0)")]
     fn dequeue<'py>(&self, py: Python<'py>, timeout: Timeout) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let (mut message, mut raised) = (None, None);
-        let done = self.queue()?.try_dequeue_now(|length, fill| {
-            let mut filled = Ok(());
-            let made = PyBytes::new_with(py, length, |bytes| {
-                filled = fill(bytes);
-                Ok(())
-            });
-            filled?;
-            match made {
-                Ok(bytes) => message = Some(bytes),
-                // No memory: the message stays.
-                Err(error) => raised = Some(error),
-            }
+        let done = self.queue()?.try_dequeue_now(1, |length, fill| {
+            message = filled(py, length, fill, &mut raised)?;
             Ok(message.is_some())
         })?;
         if let Some(error) = raised {
             return Err(error);
         }
         match done {
-            Some(true) => Ok(message),
-            Some(false) if timeout == Timeout::ZERO => Ok(None),
+            Some(1..) => Ok(message),
+            Some(0) if timeout == Timeout::ZERO => Ok(None),
             _ => {
                 let found = self.wait_for(py, timeout, |queue| queue.dequeue())?;
                 Ok(found.map(|message| PyBytes::new(py, &message)))
@@ -229,7 +221,7 @@ impl DurableQueue {
 
     /// Closes the handle; the last one to close an empty queue removes its files.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        match self.slot().take() {
+        match self.queue.close() {
             Some(queue) => waiting(py, |idle| queue.close_with(idle)),
             None => Ok(()),
         }
@@ -393,14 +385,10 @@ impl DurableQueue {
 }
 
 impl DurableQueue {
-    fn slot(&self) -> MutexGuard<'_, Option<Arc<core::DurableQueue>>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The queue, for one call. Only asked for while attached to the interpreter, so that no fork finds the lock taken.
+    /// The queue, for one call.
     #[inline]
     fn queue(&self) -> Result<Arc<core::DurableQueue>> {
-        self.slot().clone().ok_or(Error::Closed)
+        self.queue.get()
     }
 
     /// Runs one operation without the GIL.
@@ -443,24 +431,6 @@ impl DurableQueue {
         })
     }
 
-    /// Appends any number of messages. Without a wish to wait: all or none. Else in the largest parts that have room.
-    fn append_all(&self, py: Python<'_>, messages: &Messages<'_>, timeout: Timeout) -> PyResult<()> {
-        let slices = messages.as_slices();
-        let limit = self.options.max_bytes;
-        if timeout == Timeout::ZERO || limit.is_none() {
-            return self.append(py, &slices, timeout);
-        }
-        let wait = Wait::from_timeout(timeout.0);
-        for message in slices {
-            let left = match wait {
-                Wait::Until(end) => Timeout(Some(end.saturating_duration_since(std::time::Instant::now()))),
-                _ => timeout,
-            };
-            self.append(py, &[message], left)?;
-        }
-        Ok(())
-    }
-
     /// Makes one attempt, and then waits for messages without the GIL.
     fn wait_for<T: Send>(
         &self,
@@ -471,21 +441,6 @@ impl DurableQueue {
         let wait = Wait::from_timeout(timeout.0);
         let queue = &*self.queue()?;
         waiting(py, |idle| queue.waiting(Change::Arrival, wait, idle, || attempt(queue)))
-    }
-
-    /// Up to n messages; `None` when there is none in time.
-    fn take<'py>(&self, py: Python<'py>, n: usize, timeout: Timeout) -> PyResult<Option<Bound<'py, PyList>>> {
-        if n == 0 {
-            self.queue()?.is_empty()?;
-            return Ok(Some(PyList::empty(py)));
-        }
-        let found = self.wait_for(py, timeout, |queue| {
-            let messages = queue.dequeue_many(n)?;
-            Ok((!messages.is_empty()).then_some(messages))
-        })?;
-        found
-            .map(|messages| PyList::new(py, messages.iter().map(|message| PyBytes::new(py, message))))
-            .transpose()
     }
 }
 

@@ -47,6 +47,8 @@ pub(crate) struct Chunk {
 pub(crate) struct Access {
     pub(crate) mapped: bool,
     pub(crate) durable: bool,
+    /// Entries are synced in the log of their checksums: no sync of the chunk is waited for while it fills.
+    pub(crate) logged: bool,
 }
 
 impl Chunk {
@@ -121,6 +123,11 @@ impl Chunk {
             tail,
         };
         let step = match access {
+            Access {
+                durable: true,
+                logged: true,
+                ..
+            } => 0,
             Access { durable: true, .. } => SYNCED_STEP,
             Access { mapped: true, .. } => MAPPED_STEP,
             _ => 0,

@@ -96,7 +96,7 @@ impl DurableQueue {
         mut take: impl FnMut(usize, &mut Fill<'_>) -> Result<bool>,
     ) -> Result<usize> {
         let session = self.consumer()?;
-        let mut count = drain(session, &mut *session.reader()?, limit, &mut take)?;
+        let mut count = drain(session, &mut *session.reader()?, limit, Border::Cross, &mut take)?;
         // What waits for a commit comes after all that does not.
         if let Some(side) = session
             .store
@@ -104,8 +104,15 @@ impl DurableQueue {
             .as_ref()
             .filter(|side| count < limit && side.has_staged())
         {
-            let more = Self::commit_staged(session, side)
-                .and_then(|()| drain(session, &mut *session.reader()?, limit - count, &mut take));
+            let more = Self::commit_staged(session, side).and_then(|()| {
+                drain(
+                    session,
+                    &mut *session.reader()?,
+                    limit - count,
+                    Border::Cross,
+                    &mut take,
+                )
+            });
             match more {
                 Ok(more) => count += more,
                 // What was taken is gone; the next call meets the error again.
@@ -116,10 +123,14 @@ impl DurableQueue {
         Ok(count)
     }
 
-    /// As [`Self::dequeue_many_with`] of one message, without waiting for another thread or for the disk: `None` when that
-    /// would be necessary.
+    /// As [`Self::dequeue_many_with`], without waiting for another thread or for the disk: `None` when the first message
+    /// needs that, and fewer than there are when a later one does.
     #[inline]
-    pub fn try_dequeue_now(&self, mut take: impl FnMut(usize, &mut Fill<'_>) -> Result<bool>) -> Result<Option<bool>> {
+    pub fn try_dequeue_now(
+        &self,
+        limit: usize,
+        mut take: impl FnMut(usize, &mut Fill<'_>) -> Result<bool>,
+    ) -> Result<Option<usize>> {
         let session = self.consumer()?;
         let Some(mut reader) = session.try_reader()? else {
             return Ok(None);
@@ -127,11 +138,11 @@ impl DurableQueue {
         if reader.is_at_border(&session.store)? {
             return Ok(None);
         }
-        let count = drain(session, &mut reader, 1, &mut take)?;
+        let count = drain(session, &mut reader, limit, Border::Stay, &mut take)?;
         if count == 0 && session.store.side.as_ref().is_some_and(Side::has_staged) {
             return Ok(None);
         }
-        Ok(Some(count == 1))
+        Ok(Some(count))
     }
 
     /// Runs `attempt`, and once more after a commit when it finds nothing while messages wait for one.
@@ -217,11 +228,20 @@ fn copy(session: &Session, reader: &mut Reader, entry: Entry, bytes: &mut [u8]) 
     Ok(())
 }
 
+/// What to do at the end of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Border {
+    Cross,
+    Stay,
+}
+
 /// Removes up to `limit` messages, chunk by chunk, each chunk's in one step.
+#[inline]
 fn drain(
     session: &Session,
     reader: &mut Reader,
     limit: usize,
+    border: Border,
     take: &mut impl FnMut(usize, &mut Fill<'_>) -> Result<bool>,
 ) -> Result<usize> {
     let mut count = 0;
@@ -245,8 +265,14 @@ fn drain(
             }
             match reader.following(entry) {
                 Ok(Some(next)) => entry = next,
-                Ok(None) => break Ok(true),
+                Ok(None) => break Ok(border == Border::Cross),
                 Err(error) => break Err(error),
+            }
+            if border == Border::Stay {
+                match reader.leaves_chunk(entry) {
+                    Ok(false) => {}
+                    leaves => break leaves.map(|_| false),
+                }
             }
         };
         if let Some(last) = last {

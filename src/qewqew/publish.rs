@@ -129,6 +129,7 @@ impl Staged {
         let access = Access {
             mapped: true,
             durable: false,
+            logged: false,
         };
         let chunk = match Chunk::open(path.to_owned(), ChunkId::FIRST, access) {
             Err(Error::NotFound(_)) => return Ok(None),

@@ -106,6 +106,12 @@ impl Reader {
         let Some(entry) = self.front(store)? else {
             return Ok(false);
         };
+        self.leaves_chunk(entry)
+    }
+
+    /// Whether whoever takes this entry of the current chunk has to go on to the next one.
+    #[inline]
+    pub(crate) fn leaves_chunk(&self, entry: Entry) -> Result<bool> {
         let chunk = self.chunk();
         Ok(entry.end() == chunk.raw_pointers()?.tail && chunk.next()?.is_some())
     }

@@ -66,6 +66,7 @@ impl Session {
                     access: Access {
                         mapped: !options.network,
                         durable,
+                        logged: options.crc,
                     },
                     sealed_only: options.network && options.role == Role::Consumer,
                 },

@@ -40,7 +40,7 @@ pub(crate) struct Side {
 }
 
 /// Holds one of the two locks.
-pub(crate) type Held<'a> = Guard<'a, fn(u64)>;
+pub(crate) type Held<'a> = Guard<'a, fn(u64), true>;
 
 /// There is nothing to repair: everything that the locks protect changes in single stores.
 fn nothing_to_repair(_dead_holder: u64) {}
@@ -130,6 +130,7 @@ impl Side {
     #[inline]
     fn lock(&self, word: usize, wait: Wait) -> Result<Held<'_>> {
         Lock::new(self.region.u64(word), &self.roster)
+            .members_only()
             .break_foreign_after(Some(DAMAGE_PATIENCE))
             .acquire(wait, nothing_to_repair as fn(u64))
     }

@@ -301,6 +301,7 @@ fn rebuild(store: &Store, id: ChunkId, examined: &Examined, report: &mut Report)
     let access = super::chunk::Access {
         mapped: false,
         durable: true,
+        logged: false,
     };
     let fresh = Chunk::create(&store.disk, aside.clone(), id, size, &examined.sound, access)?;
     if let Some(next) = examined.next {

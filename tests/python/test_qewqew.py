@@ -41,6 +41,40 @@ def test_a_message_goes_in_and_comes_out(durable):
     assert [durable.dequeue() for _ in range(5)] == [b"one", b"two", b"three", b"four", None]
 
 
+def test_a_batch_goes_over_the_borders_of_chunks(durable):
+    messages = [b"%d" % number * (number % 7) for number in range(5000)]
+    durable.enqueue_many(messages)
+    assert durable.count_chunks() > 10
+    taken = []
+    # Fewer than lie in a chunk, more than one holds, and more than there are.
+    for n in [1, 2, 40, 700, 3000, 9000]:
+        batch = durable.dequeue_many(n)
+        assert len(batch) == min(n, len(messages) - len(taken))
+        taken += batch
+    assert taken == messages
+    assert durable.dequeue_many(1) == []
+
+
+def test_a_large_batch_comes_whole(path):
+    messages = [bytes([number % 251]) * 50_000 for number in range(60)]
+    with qewqew.DurableQueue(path, sync="never") as d:
+        d.enqueue_many(messages)
+        assert d.get_many(100) == messages
+
+
+def test_a_damaged_message_ends_a_batch_in_front_of_it(path):
+    messages = [b"%03d" % number for number in range(10)]
+    with qewqew.DurableQueue(path, crc=True) as d:
+        d.enqueue_many(messages)
+    damaged = bytearray((chunk := path.with_name("q.1")).read_bytes())
+    damaged[damaged.index(b"006")] ^= 1
+    chunk.write_bytes(damaged)
+    with qewqew.DurableQueue(path, crc=True) as d:
+        assert d.dequeue_many(10) == messages[:6]
+        with pytest.raises(tailrace.CorruptQueue, match="offset 40"):
+            d.dequeue_many(10)
+
+
 def test_an_empty_queue_leaves_no_file(path):
     d = qewqew.DurableQueue(path)
     d.enqueue(b"x")
