@@ -1,4 +1,4 @@
-"""A source for Spark whose rows lie ready in its workers: what the way from Python to Spark costs, and nothing else."""
+"""Rows that lie ready in Spark's workers, and a sink that drops them there: what the way to Python and back costs."""
 
 import functools
 import os
@@ -6,7 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 
 TASKS = 2
 
@@ -27,7 +33,7 @@ def made(size: int) -> tuple[list[bytes], pa.RecordBatch]:
 
 
 class Memory(DataSource):
-    """Rows that lie in the worker's memory, as Arrow batches or as tuples."""
+    """Rows from the worker's memory, as Arrow batches or as tuples; or to nowhere."""
 
     @classmethod
     def name(cls) -> str:
@@ -41,6 +47,10 @@ class Memory(DataSource):
     def reader(self, schema: Any) -> DataSourceReader:
         """Read."""
         return MemoryReader(int(self.options["rows"]), int(self.options["size"]), self.options["form"])
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
+        """Write."""
+        return NowhereWriter()
 
 
 class MemoryReader(DataSourceReader):
@@ -63,3 +73,13 @@ class MemoryReader(DataSourceReader):
             else:
                 yield batch.slice(0, min(left, len(batch)))
             left -= len(messages)
+
+
+class NowhereWriter(DataSourceArrowWriter):
+    """Takes every batch and keeps none."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Let Spark bring all of them."""
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()

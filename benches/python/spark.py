@@ -2,9 +2,9 @@
 
     .venv/bin/python benches/python/spark.py [rows of 64 B] [rows of 4 KiB]
 
-The limit of reading is Arrow batches that lie ready in the worker's memory; the peers are parquet files, which are
-never synced, and a source that yields tuples. The ways take turns; each figure is the best of five rounds, after one to
-warm up.
+The limit of reading is Arrow batches that lie ready in the worker's memory, the limit of writing a worker that drops
+what it gets; the peers are parquet files, which are never synced, and a source that yields tuples. The ways take turns;
+each figure is the median of nine rounds, after three in which the JVM compiles.
 """
 
 import os
@@ -22,20 +22,18 @@ import memory_source
 from tailrace import qewqew
 from tailrace.spark import session
 
-ROUNDS = 5
+WARM_UP, ROUNDS = 3, 9
 
 
-def best(ways: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Seconds of the best round of each."""
-    for work in ways.values():
-        work()
+def timed(ways: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Seconds that each takes."""
     times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(ROUNDS):
+    for _ in range(WARM_UP + ROUNDS):
         for name, work in ways.items():
             start = time.perf_counter()
             work()
             times[name].append(time.perf_counter() - start)
-    return {name: min(took) for name, took in times.items()}
+    return {name: statistics.median(took[WARM_UP:]) for name, took in times.items()}
 
 
 def noop(frame: Any) -> None:
@@ -62,7 +60,7 @@ def measure(spark: Any, place: Path, rows: int, size: int) -> None:
         "tailrace, value": lambda: noop(spark.read.schema("value binary").format("tailrace").load(url)),
         "tailrace, all columns": lambda: noop(spark.read.format("tailrace").load(url)),
     }
-    report("read", rows, size, best(reads), "limit: Arrow from memory")
+    report("read", rows, size, timed(reads), "limit: Arrow from memory")
     cached = spark.read.parquet(parquet).cache()
     cached.count()
 
@@ -76,11 +74,12 @@ def measure(spark: Any, place: Path, rows: int, size: int) -> None:
         append.option("chunkSize", 8 << 20).option("sync", sync).save(f"qewqew:{target / 'q'}")
 
     writes = {
+        "limit: Arrow to nowhere": lambda: cached.write.format("memory").mode("append").save(),
         "parquet": lambda: cached.write.mode("overwrite").option("compression", "none").parquet(f"{parquet}w"),
         "tailrace, synced": lambda: to("always"),
         "tailrace, not synced": lambda: to("never"),
     }
-    report("write", rows, size, best(writes), "parquet")
+    report("write", rows, size, timed(writes), "parquet")
     cached.unpersist()
 
 
