@@ -25,7 +25,7 @@ from spark_support import (  # noqa: E402
     several,
     workers_of,
 )
-from tailrace import aq, conq, mcp, qewqew, ring  # noqa: E402
+from tailrace import EndOfFile, aq, conq, mcp, qewqew, ring  # noqa: E402
 from tailrace.spark import pipe, session  # noqa: E402
 
 pytestmark = [
@@ -348,6 +348,15 @@ def test_a_query_and_a_batch_end_the_queue_file_that_they_write_to(spark: Any, t
         thread.join(60)
         assert not thread.is_alive(), "four tasks on two cores, and one end"
     assert sorted(got) == numbered(0, 2_000)
+
+
+def test_a_batch_of_which_every_task_fails_ends_the_queue_file_too(spark: Any, tmp_path: Path) -> None:
+    url, opened = f"mcp:{tmp_path / 'system'}#OUT.Q", {"system": tmp_path / "system", "keep": True}
+    with mcp.QueueFile.open("OUT.Q", "input", max_messages=10, record_size=80, **opened) as file:
+        with pytest.raises(Exception, match="holds a null"):
+            spark.sql("SELECT cast(null AS string) AS value").write.format("tailrace").mode("append").save(url)
+        with pytest.raises(EndOfFile):
+            file.read(timeout=20)
 
 
 def test_a_queue_truncated_under_a_running_query_ends_it_with_what_to_do(spark: Any, tmp_path: Path) -> None:

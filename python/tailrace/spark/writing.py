@@ -60,7 +60,8 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Some task has failed for good."""
-        self.drain.abort(_written(messages), None)
+        # Where all have failed nobody says which job it was.
+        self.drain.abort(_written(messages) or [Written(0, Attempt(self.job, 0, 0))], None)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
