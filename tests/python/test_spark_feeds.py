@@ -258,6 +258,27 @@ def test_what_the_last_micro_batch_had_done_does_not_come_again(held: tuple[str,
     assert queue.qsize() == 0
 
 
+def test_a_driver_that_died_before_it_said_what_was_done_leaves_nothing_to_come_again(held: tuple[str, Any]) -> None:
+    url, queue = held
+    lease = {"leaseSeconds": 3} if url.startswith("conq:") else {}
+    queue.put_many(messages(0, 50))
+    dead = feed(url, **lease)
+    start = dead.initial()
+    done = through_json(dead.advance(start, dead.horizon(), Limits(rows=20)))
+    # Spark has noted where the next one ends, and was killed before it let go of the one before.
+    end = through_json(dead.advance(done, dead.horizon(), Limits(rows=20)))
+    dead.close()
+    if lease:
+        eventually(lambda: queue.stats().ready + queue.stats().expired == 50, 10)
+    heir = feed(url, **lease)
+    assert rows(heir, heir.plan(done, end)) == messages(20, 20)
+    last = through_json(heir.advance(end, heir.horizon(), Limits()))
+    heir.commit(end)
+    assert rows(heir, heir.plan(end, last)) == messages(40, 10)
+    heir.commit(last)
+    assert queue.qsize() == 0
+
+
 def test_a_replayed_micro_batch_has_its_own_messages_though_others_come_first(held: tuple[str, Any]) -> None:
     url, queue = held
     lease = {"leaseSeconds": 3} if url.startswith("conq:") else {}

@@ -144,7 +144,11 @@ class HoldingFeed(Feed):
         """Give the messages of a micro-batch to tasks; one of an earlier life waits for what it had to come back."""
         for offset in (start, end):
             self._check(offset)
-        self._recover(end["ids"])
+        is_first = self.done is None
+        if is_first:
+            # Spark had finished what ends at the start, and died before it could say so.
+            self.done = start["ids"]
+        self._recover(end["ids"], is_first)
         self.last = end
         ids = self.hands["id"]
         # Before Spark 4.2 an end is found without knowing the start, and may name what was done before it.
@@ -203,7 +207,7 @@ class HoldingFeed(Feed):
             finished, self.hands = self.hands[over], self.hands[~over]
             self.let_go(finished)
 
-    def _recover(self, wanted: Any) -> None:
+    def _recover(self, wanted: Any, is_first: bool) -> None:
         """Have the messages of a micro-batch in hand. What does not come back somebody else has finished."""
         total = sum(last - first + 1 for first, last in wanted)
         deadline = time.monotonic() + self.patience()
@@ -215,7 +219,7 @@ class HoldingFeed(Feed):
                 break
             self.wait(min(left, 0.25))
         is_wanted = among(self.hands["id"], wanted)
-        if not is_wanted[: int(is_wanted.sum())].all() and self.done is None:
+        if not is_wanted[: int(is_wanted.sum())].all() and is_first:
             self.hands = np.concatenate((self.hands[is_wanted], self.hands[~is_wanted]))
 
 
