@@ -1,5 +1,6 @@
 """What the Spark source decides, without a Spark: its feeds called as Spark calls them."""
 
+import json
 import subprocess
 import sys
 import time
@@ -48,6 +49,7 @@ def queue(tmp_path: Path) -> str:
         ({"url": "ring:/x", "batchRows": "0"}, "from 1 to"),
         ({"url": "ring:/x", "consumer": "me"}, "is for qewqew queues, not for 'ring:/x'"),
         ({"url": "qewqew:/x", "consumer": "../me"}, "expected a name"),
+        ({"url": "qewqew:/x", "consumer": "me.lock"}, "does not end with .lock"),
         ({"url": "qewqew:/x", "startingOffsets": "now"}, "expected earliest, latest, or an offset"),
         ({"url": "qewqew:/x", "failOnDataLoss": "maybe"}, "expected true or false"),
         ({"url": "conq:/x#y", "leaseSeconds": "1"}, "at least 3 seconds"),
@@ -140,6 +142,98 @@ def test_a_glob_takes_in_queues_that_appear_later(tmp_path: Path) -> None:
     assert rows(reader, reader.plan(middle, end)) == messages(100, 100)
 
 
+@pytest.mark.parametrize("said", ["latest", "json"])
+def test_a_queue_that_appears_later_is_read_from_its_beginning(tmp_path: Path, said: str) -> None:
+    def fill(name: str, first: int) -> None:
+        with qewqew.DurableQueue(tmp_path / name, sync="never", chunk_size=1000) as durable:
+            durable.enqueue_many(messages(first, 100))
+
+    fill("host-a", 0)
+    url = f"qewqew:{tmp_path}/host-?"
+    if said == "json":
+        other = feed(url, consumer="other")
+        said = json.dumps(other.horizon())
+        other.close()
+    reader = feed(url, startingOffsets=said)
+    start = reader.initial()
+    fill("host-b", 100)
+    reader.handles[""] = (reader.handles[""][0], 0.0)
+    end = through_json(reader.advance(start, reader.horizon(), Limits()))
+    assert rows(reader, reader.plan(start, end)) == messages(100, 100)
+
+
+def test_a_wrong_beginning_is_named_and_not_kept(queue: str) -> None:
+    path = queue.removeprefix("qewqew:")
+    other = feed(queue, consumer="other")
+    right = other.horizon()[path]
+    other.close()
+    for place, message in [
+        ({"position": right["position"] + 1}, "startingOffsets is at 10001 in .*, which ends at 10000"),
+        ({"position": 3}, "no message begins or ends at position 3"),
+        ({"position": "3"}, "is no offset of"),
+        ({"queue": "0" * 32}, "is not the queue"),
+    ]:
+        reader = feed(queue, startingOffsets=json.dumps({path: right | place}))
+        with pytest.raises(ValueError, match=message):
+            reader.initial()
+        reader.close()
+    assert feed(queue).initial()[path]["position"] == 0
+
+
+def test_a_queue_of_a_glob_that_was_removed_is_an_error_or_left_out_and_not_made_again(tmp_path: Path) -> None:
+    for name in ("host-a", "host-b"):
+        with qewqew.DurableQueue(tmp_path / name, sync="never", chunk_size=1000) as durable:
+            durable.enqueue_many(messages(0, 100))
+    url = f"qewqew:{tmp_path}/host-?"
+    reader = feed(url)
+    start = reader.initial()
+    end = through_json(reader.advance(start, reader.horizon(), Limits(rows=20)))
+    reader.close()
+    for file in tmp_path.glob("host-b*"):
+        file.unlink()
+    for step in ("advance", "plan", "commit"):
+        strict = feed(url)
+        arguments = {"advance": (end, strict.horizon(), Limits()), "plan": (start, end), "commit": (end,)}[step]
+        with pytest.raises(QueueNotFound, match=r"no qewqew queue at .*host-b any more.* set failOnDataLoss to false"):
+            getattr(strict, step)(*arguments)
+        strict.close()
+    tolerant = feed(url, failOnDataLoss="false")
+    assert rows(tolerant, tolerant.plan(start, end)) == messages(0, 10)
+    following = tolerant.advance(end, tolerant.horizon(), Limits())
+    assert list(following) == [str(tmp_path / "host-a")]
+    tolerant.commit(end)
+    assert rows(tolerant, tolerant.plan(end, following)) == messages(10, 90)
+    assert not list(tmp_path.glob("host-b*"))
+
+
+def test_the_checkpoint_of_another_durable_queue_or_ring_is_refused(queue: str, tmp_path: Path) -> None:
+    path = queue.removeprefix("qewqew:")
+    with qewqew.DurableQueue(tmp_path / "other", sync="never") as durable:
+        durable.enqueue_many(messages(0, 10))
+    reader = feed(queue)
+    start = reader.initial()
+    end = reader.advance(start, reader.horizon(), Limits())
+    reader.close()
+    for url in (f"qewqew:{tmp_path / 'other'}", f"qewqew:{tmp_path}/o*"):
+        other = feed(url)
+        with pytest.raises(FormatError, match=f"was made with '{path}'.*use a checkpoint of its own"):
+            other.advance(end, other.horizon(), Limits())
+        with pytest.raises(FormatError, match=f"was made with '{path}'.*use a checkpoint of its own"):
+            other.plan(start, end)
+        other.close()
+    for name in ("one", "two"):
+        with ring.Queue.create(tmp_path / name, max_len=10, msg_size=1) as slots:
+            slots.put_many(messages(0, 5))
+    one, two = feed(f"ring:{tmp_path / 'one'}"), feed(f"ring:{tmp_path / 'two'}")
+    start, end = one.initial(), one.horizon()
+    with pytest.raises(FormatError, match="use a checkpoint of its own"):
+        two.advance(start, end, Limits())
+    with pytest.raises(FormatError, match="use a checkpoint of its own"):
+        two.plan(start, end)
+    with pytest.raises(FormatError, match="is no offset of 'ring:"):
+        feed(f"ring:{tmp_path / 'one'}", startingOffsets="{}").initial()
+
+
 def test_a_ring_counts_what_it_overwrote(tmp_path: Path) -> None:
     with ring.Queue.create(tmp_path / "ring", max_len=10, msg_size=1) as durable:
         url = f"ring:{tmp_path / 'ring'}"
@@ -147,12 +241,12 @@ def test_a_ring_counts_what_it_overwrote(tmp_path: Path) -> None:
         start = reader.initial()
         durable.put_many(messages(0, 25))
         end = reader.advance(start, reader.horizon(), Limits())
-        assert end == {"sequence": 25, "lost": 15}
+        assert end == {"queue": str(tmp_path / "ring"), "sequence": 25, "lost": 15}
         assert rows(reader, reader.plan(start, end)) == messages(15, 10)
         with pytest.raises(QueueError, match=r"15 messages .* were overwritten"):
             feed(url).advance(start, end, Limits())
         with pytest.raises(QueueError, match="has not come to message 1000"):
-            feed(url).advance({"sequence": 1_000, "lost": 0}, end, Limits())
+            feed(url).advance(start | {"sequence": 1_000}, end, Limits())
 
 
 @pytest.fixture(params=["aq", "conq", "mcp"])
@@ -380,6 +474,20 @@ def test_an_aq_item_that_was_shown_unfinished_comes_again_when_it_is_committed(t
         heir.commit(following)
         assert last["position"] == following["position"]
         assert queue.qsize() == 0
+
+
+@pytest.mark.parametrize("kind", ["aq", "ring"])
+def test_a_file_of_another_kind_is_named(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    if kind == "aq":
+        ring.Queue.create(path, max_len=10, msg_size=1).close()
+    else:
+        aq.Queue.create(path, size=1 << 16).close()
+    for call in ("snapshot", "initial", "horizon"):
+        reader = feed(f"{kind}:{path}")
+        if (kind, call) != ("aq", "initial"):
+            with pytest.raises(FormatError, match=f"{path} (is no aq queue|cannot be opened as a ring)"):
+                getattr(reader, call)()
 
 
 def test_a_missing_queue_file_is_not_made_up(tmp_path: Path) -> None:

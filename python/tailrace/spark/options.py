@@ -5,7 +5,8 @@
 | ``url`` | all | ``aq:PATH``, ``conq:DIR#NAME``, ``mcp:DIR#NAME``, ``qewqew:PATH-OR-GLOB``, ``ring:PATH`` |
 | ``batchRows`` | reading | rows in one Arrow batch (default 65536) |
 | ``minPartitions`` | reading | so many tasks at least, where data can be split (default: processors of the driver) |
-| ``startingOffsets`` | streams | ``earliest`` (default), ``latest``, or an offset as a query's progress shows it |
+| ``startingOffsets`` | streams | where a new checkpoint begins: ``earliest`` (default), or for qewqew and ring also \
+``latest`` or an offset as a query's progress shows it; a qewqew ``consumer`` that is known goes on where it was |
 | ``maxRowsPerTrigger``, ``maxBytesPerTrigger`` | streams | the most that one micro-batch takes (Spark 4.2 or later) |
 | ``failOnDataLoss`` | streams | ``true`` (default): stop when messages are gone; ``false``: go on behind them |
 | ``consumer`` | qewqew streams | the name of the cursor (default ``spark``): one query at a time has it |
@@ -149,6 +150,8 @@ def _offsets(text: str) -> str | dict[str, Any]:
 def _name(text: str) -> str:
     if not text or len(text) > 100 or not all(c.isalnum() or c in "-_." for c in text) or text[0] == ".":
         raise ValueError("expected a name of up to 100 letters, digits, '-', '_' and '.', not beginning with '.'")
+    if text.endswith((".lock", ".new")):
+        raise ValueError("expected a name that does not end with .lock or .new, as files beside a cursor do")
     return text
 
 

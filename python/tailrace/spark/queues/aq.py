@@ -43,7 +43,10 @@ def make_drain(options: Options) -> Drain:
 def _open(options: Options) -> aq.Queue:
     if not Path(options.rest).exists():
         raise QueueNotFound(f"there is no aq queue at {options.rest}: create it with aq.Queue.create() first")
-    return aq.Queue.open(options.rest)
+    queue = aq.Queue.open(options.rest)
+    if not queue.is_formatted:
+        raise FormatError(f"{options.rest} is no aq queue, or nobody has formatted it yet")
+    return queue
 
 
 class AqFeed(Feed):

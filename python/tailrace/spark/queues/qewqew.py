@@ -3,7 +3,7 @@
 Source. Offsets are the queue's absolute positions, so a micro-batch names the same bytes for ever. Tasks read ranges
 of chunk files without a lock, from any host that sees them; producers go on meanwhile. Nothing is removed before
 Spark's commit, which moves the consumer's cursor and then the queue's head (to the slowest of its consumers). A glob
-is one source with the offset of each queue in it; queues that appear later join.
+is one source with the offset of each queue in it; queues that appear later join with all that is in them.
 
 Sink. Tasks stage their messages in ``NAME.staged/``; the commit publishes them once under the query's id and the
 number of the micro-batch (see :mod:`tailrace.spark.queues.publishing`). A repeated micro-batch is dropped.
@@ -14,7 +14,7 @@ import glob
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 import numpy as np
@@ -121,14 +121,13 @@ class QewqewFeed(Feed):
     @_telling
     def initial(self) -> Offset:
         """Begin where the consumer is, or where startingOffsets says; noted durably before anybody hears of it."""
-        return {path: self._begin(path) for path in self._paths()}
+        return {path: self._begin(path, self.options.starting_offsets) for path in self._paths()}
 
     @_telling
     def horizon(self) -> Offset:
         """The ends of all queues."""
         now = {}
         for path in self._paths():
-            self._begin(path)
             queue = self._consumer(path)
             now[path] = {"queue": self._identity(path), "position": queue.tail_position}
         return now
@@ -137,13 +136,13 @@ class QewqewFeed(Feed):
     def advance(self, start: Offset | None, horizon: Offset, limits: Limits) -> Offset:
         """Go on in each queue by its share of the limits."""
         if start is None:
+            for path in horizon:
+                self._begin(path, self.options.starting_offsets)
             return horizon
-        end = dict(start)
+        end = self._there(start)
         waiting = []
         for path, goal in horizon.items():
-            begin = start.get(path) or self._begin(path)
-            self._check(path, begin)
-            end[path] = begin
+            begin = end[path] = end.get(path) or self._begin(path)
             if goal["position"] > begin["position"]:
                 waiting.append((path, begin["position"], goal["position"]))
         rows, size = limits.rows, limits.bytes
@@ -163,10 +162,9 @@ class QewqewFeed(Feed):
     def plan(self, start: Offset, end: Offset) -> list[Part]:
         """Cut the ranges of a micro-batch at chunks."""
         parts: list[Part] = []
-        for number, (path, goal) in enumerate(sorted(end.items())):
-            begin = start.get(path) or self._begin(path)
-            for place in (begin, goal):
-                self._check(path, place)
+        starts = self._there(start)
+        for number, (path, goal) in enumerate(sorted(self._there(end).items())):
+            begin = starts.get(path) or self._begin(path)
             if begin["position"] < goal["position"]:
                 kept = self._kept(path, begin["position"])
                 parts += self._cut(number, path, self._ranges(path), kept, goal["position"])
@@ -175,8 +173,7 @@ class QewqewFeed(Feed):
     @_telling
     def commit(self, end: Offset) -> None:
         """Move the cursors, then the heads; again and again if Spark says so."""
-        for path, place in end.items():
-            self._check(path, place)
+        for path, place in self._there(end).items():
             cursor, uuid = self._cursor(path), self._identity(path)
             noted = cursor.read()
             if noted is None or noted["queue"] != uuid or noted["position"] < place["position"]:
@@ -254,32 +251,57 @@ class QewqewFeed(Feed):
             self.handles[name] = make()
         return self.handles[name]
 
-    def _begin(self, path: str) -> dict[str, Any]:
-        known = self.handles.get(("begin", path))
-        if known is None:
-            known = self.handles[("begin", path)] = self._find_beginning(path)
-        return dict(known)
+    def _begin(self, path: str, wanted: str | dict[str, Any] = "earliest") -> dict[str, Any]:
+        return dict(self._held(("begin", path), lambda: self._find_beginning(path, wanted)))
 
-    def _find_beginning(self, path: str) -> dict[str, Any]:
+    def _find_beginning(self, path: str, wanted: str | dict[str, Any]) -> dict[str, Any]:
         cursor, queue, uuid = self._cursor(path), self._consumer(path), self._identity(path)
         noted = cursor.read()
         if noted is not None and noted["queue"] == uuid:
             return noted
-        wanted = self.options.starting_offsets
         if isinstance(wanted, dict):
             if path not in wanted:
                 raise ValueError(f"startingOffsets names {', '.join(wanted) or 'no queue'}, but not {path}")
-            self._check(path, wanted[path])
-            position = int(wanted[path]["position"])
+            position = self._wanted(path, wanted[path])
         else:
             position = queue.tail_position if wanted == "latest" else queue.head_position
         cursor.write(uuid, position)
         return {"queue": uuid, "position": position}
 
+    def _wanted(self, path: str, place: Any) -> int:
+        """Check a place that the user has named: the cursor would keep a wrong one."""
+        self._check(path, place)
+        position, tail = self._kept(path, place["position"]), self._consumer(path).tail_position
+        if position > tail:
+            raise ValueError(f"startingOffsets is at {position} in {path}, which ends at {tail}")
+        # Fails where no message begins.
+        next(self._ranges(path)._batches(position, tail, 1, 1), None)
+        return position
+
+    def _there(self, offset: Offset) -> Offset:
+        """Give the places of an offset in queues that are still there, all of which the URL must name."""
+        pattern = str(Path(self.options.rest).absolute())
+        there: Offset = {}
+        for path, place in offset.items():
+            if path != pattern and not (glob.has_magic(pattern) and PurePath(path).match(pattern)):
+                raise FormatError(
+                    f"the checkpoint was made with {path!r}, which {self.options.url!r} does not name: use a "
+                    "checkpoint of its own for each queue, or remove the old one to begin anew"
+                )
+            if ("queue", path) in self.handles or _exists(path):
+                self._check(path, place)
+                there[path] = place
+            elif self.options.fail_on_data_loss:
+                raise QueueNotFound(
+                    f"there is no qewqew queue at {path} any more, and the checkpoint has a place in it: set "
+                    "failOnDataLoss to false to go on without it"
+                )
+        return there
+
     def _check(self, path: str, place: Any) -> None:
-        if not isinstance(place, dict) or not {"queue", "position"} <= place.keys():
+        if not isinstance(place, dict) or not isinstance(place.get("position"), int):
             raise ValueError(f"{place!r} is no offset of {path}: the checkpoint belongs to another source")
-        _check_identity(path, place["queue"], self._identity(path))
+        _check_identity(path, str(place.get("queue")), self._identity(path))
 
     def _kept(self, path: str, position: int) -> int:
         head: int = self._consumer(path).head_position

@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace import ring
-from tailrace.errors import QueueError
+from tailrace.errors import FormatError, QueueError, QueueNotFound
 from tailrace.spark.columns import Columns
 from tailrace.spark.options import Options
 from tailrace.spark.queues import Attempt, Drain, Feed, Limits, Offset, Part, Written
 from tailrace.spark.queues.cursor import Lengths
+from tailrace.spark.queues.holding import check_queue
 
 __all__ = ["make_drain", "make_feed"]
 
@@ -33,11 +34,11 @@ def make_drain(options: Options) -> Drain:
 
 
 class RingFeed(Feed):
-    """Offsets are ``{"sequence": number, "lost": count}``."""
+    """Offsets are ``{"queue": path, "sequence": number, "lost": count}``."""
 
     def read(self, part: Part, columns: Columns) -> Iterator[pa.RecordBatch]:
         """Copy the slots of a range of numbers that are still there."""
-        with ring.Queue.open(part.queue) as queue:
+        with _open(part.queue) as queue:
             values, numbers = _look(queue)
         wanted = np.flatnonzero((numbers >= part.start) & (numbers < part.end))
         missing = part.end - part.start - len(wanted)
@@ -56,20 +57,20 @@ class RingFeed(Feed):
         """Begin with the oldest message that is there, or behind the newest."""
         wanted = self.options.starting_offsets
         if isinstance(wanted, dict):
-            return {"sequence": int(wanted["sequence"]), "lost": 0}
+            return self._offset(self._number(wanted))
         counters = self._queue().counters
         newest = counters["enqueued"]
-        return {"sequence": newest if wanted == "latest" else newest - counters["queued"], "lost": 0}
+        return self._offset(newest if wanted == "latest" else newest - counters["queued"])
 
     def horizon(self) -> Offset:
         """The number of the next message."""
-        return {"sequence": self._queue().counters["enqueued"], "lost": 0}
+        return self._offset(self._queue().counters["enqueued"])
 
     def advance(self, start: Offset | None, horizon: Offset, limits: Limits) -> Offset:
         """Step over what is overwritten, count it, and go on within the limits."""
         if start is None:
             return horizon
-        begin, end, lost = _number(start), _number(horizon), int(start.get("lost", 0))
+        begin, end, lost = self._number(start), self._number(horizon), int(start.get("lost", 0))
         if begin > self._queue().counters["enqueued"]:
             raise QueueError(
                 f"{self._path()} has not come to message {begin}: it is not the ring that this checkpoint was made with"
@@ -86,26 +87,46 @@ class RingFeed(Feed):
             fitting = max(1, limits.bytes // self._queue().message_bytes)
             rows = fitting if rows is None else min(rows, fitting)
         reached = end if rows is None else min(end, max(begin, oldest) + rows)
-        return {"sequence": max(reached, begin), "lost": lost}
+        return self._offset(max(reached, begin), lost)
 
     def plan(self, start: Offset, end: Offset) -> list[Part]:
         """One task: a look at a ring is short."""
-        begin, stop = _number(start), _number(end)
+        begin, stop = self._number(start), self._number(end)
         return [Part(self._path(), 0, begin, stop, True)] if begin < stop else []
 
     def commit(self, end: Offset) -> None:
         """Nothing is held, so there is nothing to let go of."""
+
+    def _offset(self, sequence: int, lost: int = 0) -> Offset:
+        return {"queue": self._path(), "sequence": sequence, "lost": lost}
+
+    def _number(self, offset: Offset) -> int:
+        if not isinstance(offset.get("sequence"), int):
+            raise FormatError(
+                f"{offset!r} is no offset of {self.options.url!r}: the checkpoint belongs to another source"
+            )
+        check_queue(self.options.url, offset, self._path())
+        return int(offset["sequence"])
 
     def _path(self) -> str:
         return str(Path(self.options.rest).absolute())
 
     def _queue(self) -> ring.Queue:
         if "ring" not in self.handles:
-            self.handles["ring"] = ring.Queue.open(self._path())
+            self.handles["ring"] = _open(self._path())
             self.handles["lengths"] = Lengths(self.options.url, [Path(self._path())])
         self.handles["lengths"].check()
         queue: ring.Queue = self.handles["ring"]
         return queue
+
+
+def _open(path: str) -> ring.Queue:
+    try:
+        return ring.Queue.open(path)
+    except QueueNotFound:
+        raise QueueNotFound(f"there is no ring at {path}: create it with ring.Queue.create() first") from None
+    except FormatError as error:
+        raise FormatError(f"{path} cannot be opened as a ring: {error}") from None
 
 
 def _look(queue: ring.Queue) -> tuple[pa.BinaryArray, Any]:
@@ -113,16 +134,10 @@ def _look(queue: ring.Queue) -> tuple[pa.BinaryArray, Any]:
     return values, np.frombuffer(numbers, dtype=np.int64)
 
 
-def _number(offset: Offset) -> int:
-    if not isinstance(offset.get("sequence"), int):
-        raise ValueError(f"{offset!r} is no offset of a ring: the checkpoint belongs to another source")
-    return int(offset["sequence"])
-
-
 def _loss(path: str, count: int) -> str:
     return (
-        f"{count} messages of {path} were overwritten before this query came to them: make the ring longer, the "
-        "triggers shorter, or set failOnDataLoss to false to go on behind them"
+        f"{count} messages of {path} were overwritten, or dequeued by others, before this query came to them: make "
+        "the ring longer, the triggers shorter, or set failOnDataLoss to false to go on behind them"
     )
 
 
@@ -132,7 +147,7 @@ class RingDrain(Drain):
     def write(self, messages: Iterator[pa.BinaryArray], attempt: Attempt) -> Written:
         """Write; a ring is never full."""
         rows = 0
-        with ring.Queue.open(self.options.rest) as queue:
+        with _open(self.options.rest) as queue:
             for array in messages:
                 rows += queue.put_many(array, timeout=self.options.timeout)
         return Written(rows, attempt)
