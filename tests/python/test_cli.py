@@ -15,6 +15,8 @@ import pytest
 pytest.importorskip("typer")
 pytest.importorskip("rich")
 
+from tailrace.cli.app import _sparks
+
 COMMAND = [sys.executable, "-m", "tailrace.cli"]
 URLS = ["aq:{}/queue", "conq:{}/jobs#mail", "mcp:{}/system#MY.Q", "qewqew:{}/queue", "ring:{}/queue"]
 #: Everything that a line can hold.
@@ -304,9 +306,54 @@ def test_pipe_moves_a_queue_into_files(tmp_path):
     command += ["--sql", "select n * 10 as ten from messages"]
     answer = subprocess.run([*COMMAND, *map(str, command)], capture_output=True, timeout=280, check=False)
     assert answer.returncode == 0, answer.stderr
+    assert b"Exception" not in answer.stderr, "nor when its listeners are taken down"
     assert json.loads(answer.stdout.splitlines()[-1]) == {"rows": 2}
     rows = [line for file in target.glob("*.json") for line in file.read_text().splitlines()]
     assert sorted(json.loads(row)["ten"] for row in rows) == [10, 20]
+
+
+STREAM_FAILED = """[STREAM_FAILED] Query [id = 9f3d, runId = b550] terminated with exception: {}
+=== Streaming Query ===
+Identifier: [id = 9f3d, runId = b550]
+Current Available Offsets: {{}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "code"),
+    [
+        (
+            STREAM_FAILED.format(
+                "[PYTHON_EXCEPTION] Traceback (most recent call last):\n  File ...\n"
+                "tailrace.errors.QueueNotFound: there is no ring at /x\n SQLSTATE: 38000"
+            ),
+            "there is no ring at /x",
+            2,
+        ),
+        (
+            STREAM_FAILED.format("Traceback (most recent call last):\ntailrace.errors.QueueFull: 'aq:/x' was full"),
+            "'aq:/x' was full",
+            1,
+        ),
+        (
+            STREAM_FAILED.format("Traceback (most recent call last):\nValueError: 'aq:/x' can only be read"),
+            "'aq:/x' can only be read",
+            2,
+        ),
+        (
+            STREAM_FAILED.format("[NO_TEXT] no binary"),
+            "[STREAM_FAILED] Query [id = 9f3d, runId = b550] terminated with exception: [NO_TEXT] no binary",
+            4,
+        ),
+        (
+            "An error occurred while calling o1.start.\n: org.fs.Already$Exists: is no directory\n\tat",
+            "is no directory",
+            4,
+        ),
+    ],
+)
+def test_of_sparks_many_lines_the_one_that_matters_is_said(text, line, code):
+    assert _sparks(RuntimeError(text)) == (line, code)
 
 
 def test_help_and_version():

@@ -22,6 +22,9 @@ UsageProblem = typer.BadParameter.__mro__[2]
 #: Errors of Spark about what the user has written: SQL, columns, settings.
 SPARKS_WRONG = ("AnalysisException", "ParseException", "IllegalArgumentException", "PySparkValueError")
 
+#: Errors that come back from Spark's Python processes as text.
+OURS = {name: getattr(errors, name) for name in errors.__all__} | {"ValueError": ValueError}
+
 EMPTY, WRONG, FAILED, REFUSED, INTERRUPTED = 1, 2, 3, 4, 130
 
 app = typer.Typer(
@@ -78,8 +81,9 @@ def _explain(error: Exception) -> int:
     if isinstance(error, typer.Exit):
         return int(error.exit_code)
     if type(error).__module__.partition(".")[0] in ("pyspark", "py4j"):
-        complain(_sparks(error))
-        return WRONG if type(error).__name__ in SPARKS_WRONG else REFUSED
+        line, sparks_code = _sparks(error)
+        complain(line)
+        return sparks_code
     code = _code_of(error)
     if code is None:
         raise error
@@ -114,10 +118,16 @@ def _said(error: Exception) -> str:
     return " ".join(text.split())
 
 
-def _sparks(error: Exception) -> str:
-    """Give what matters of Spark's many lines: the error of our own side if there is one, else the first line."""
-    text = str(error)
+def _sparks(error: Exception) -> tuple[str, int]:
+    """Give what matters of Spark's many lines, with a code: our own side's error if there is one, else the first."""
+    # Behind this a failed stream describes itself.
+    text = str(error).partition("=== Streaming Query ===")[0]
+    code = WRONG if type(error).__name__ in SPARKS_WRONG else REFUSED
     behind = text.partition("Traceback (most recent call last)")[2]
-    raised = re.findall(r"^(?:\w+\.)*\w+: (\S.*)$", behind, re.MULTILINE)
-    chosen = raised[-1] if raised else next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-    return " ".join(chosen.split())
+    if raised := re.findall(r"^(?:\w+\.)*(\w+): (\S.*)$", behind, re.MULTILINE):
+        name, chosen = raised[-1]
+        kind = OURS.get(name)
+        return " ".join(chosen.split()), (code if kind is None else _code_of(kind()) or code)
+    javas = re.search(r"^: (?:[\w$]+\.)*[\w$]+: (\S.*)$", text, re.MULTILINE)
+    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    return " ".join((javas[1] if javas else first).split()), code

@@ -1,5 +1,6 @@
 """bench, pipe, demo and exporter: what runs for a while."""
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,6 +58,10 @@ def pipe(
     find(source)
     given = dict(name_and_value(text) for text in option or [])
     from tailrace import spark
+    from tailrace.spark._pipe import split_target
+
+    # Before a Java is started for it.
+    split_target(target)
 
     def show(progress: Any) -> None:
         if json:
@@ -64,17 +69,25 @@ def pipe(
         else:
             print(f"micro-batch {progress.batch}: {progress.rows:,} rows in {progress.seconds:.1f} s", flush=True)
 
-    moved = spark.pipe(
-        source,
-        target,
-        checkpoint=checkpoint,
-        sql=sql,
-        schema=schema,
-        once=once,
-        interval=interval,
-        options=given,
-        progress=show,
-    )
+    # What fails is said in one line in the end.
+    logging.disable()
+    session = spark.session(spark__log__level="OFF")
+    try:
+        moved = spark.pipe(
+            source,
+            target,
+            checkpoint=checkpoint,
+            sql=sql,
+            schema=schema,
+            once=once,
+            interval=interval,
+            options=given,
+            progress=show,
+            spark=session,
+        )
+    finally:
+        # Otherwise its listeners complain that this process is gone.
+        session.stop()
     if json:
         print_json({"rows": moved})
     else:

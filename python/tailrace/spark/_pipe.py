@@ -13,7 +13,7 @@ from tailrace._url import FORMS, split
 from tailrace.spark._session import session
 from tailrace.spark.options import Options
 
-__all__ = ["Progress", "pipe"]
+__all__ = ["Progress", "pipe", "split_target"]
 
 #: File formats of Spark that need nothing but a directory.
 FILES = ("parquet", "json", "orc", "csv", "text")
@@ -63,7 +63,7 @@ def pipe(
     from tailrace.spark.queues.mcp import open_file
 
     split(source)
-    kind, place = _target(target)
+    kind, place = split_target(target)
     spark = spark or session()
     messages: DataFrame = spark.readStream.format("tailrace").options(**(options or {})).option("url", source).load()
     if schema is not None:
@@ -110,7 +110,8 @@ def pipe(
     return total
 
 
-def _target(target: str) -> tuple[str, str]:
+def split_target(target: str) -> tuple[str, str]:
+    """Check a target and split it into the format that Spark knows and where it is."""
     kind, colon, place = target.partition(":")
     if kind in FORMS:
         split(target)
