@@ -352,6 +352,27 @@ def test_what_the_last_micro_batch_had_done_does_not_come_again(held: tuple[str,
     assert queue.qsize() == 0
 
 
+def test_what_is_done_is_known_over_several_short_lives(held: tuple[str, Any]) -> None:
+    """As of a query that is run again and again with availableNow, faster than leases end."""
+    url, queue = held
+    lease = {"leaseSeconds": 3} if url.startswith("conq:") else {}
+    offset, found = feed(url).initial(), []
+    for life in range(3):
+        queue.put_many(messages(10 * life, 10))
+        reader = feed(url, **lease)
+        end = through_json(reader.advance(offset, reader.horizon(), Limits()))
+        found += rows(reader, reader.plan(offset, end))
+        offset = end
+        reader.close()
+    assert found == messages(0, 30)
+    if lease:
+        assert offset["done"] == [[0, 19]]
+        eventually(lambda: queue.stats().ready + queue.stats().expired == 30, 10)
+    last = feed(url, **lease)
+    assert last.advance(offset, last.horizon(), Limits()) == offset
+    assert queue.qsize() == 0 or url.startswith("aq:")
+
+
 def test_a_driver_that_died_before_it_said_what_was_done_leaves_nothing_to_come_again(held: tuple[str, Any]) -> None:
     url, queue = held
     lease = {"leaseSeconds": 3} if url.startswith("conq:") else {}

@@ -19,7 +19,7 @@ from tailrace.errors import FormatError
 from tailrace.spark.columns import Columns
 from tailrace.spark.options import Options
 from tailrace.spark.queues import Feed, Limits, Offset, Part
-from tailrace.spark.queues.tokens import Tokens, among, none, pieces, runs, tokens_of
+from tailrace.spark.queues.tokens import Tokens, among, none, numbers, pieces, runs, tokens_of
 
 __all__ = ["HoldingFeed", "check_queue", "copied_parts", "read_copy"]
 
@@ -34,7 +34,8 @@ TASK_BYTES = 64 << 20
 class HoldingFeed(Feed):
     """Offsets are ``{"queue": name, "count": n, "ids": [[first, last], ...]}``.
 
-    The ids are those of the micro-batch that ends there; the count is that of all messages up to there.
+    The ids are those of the micro-batch that ends there; the count is that of all messages up to there. ``done`` lists
+    messages of earlier ones that an earlier life had in hand to its end: they are still to come back, to be removed.
     """
 
     def __init__(self, options: Options) -> None:
@@ -123,7 +124,7 @@ class HoldingFeed(Feed):
         self._check(begin)
         if self.done is None:
             # What was in hand when an earlier life ended, and was done by then.
-            self.done = begin["ids"]
+            self.done = _done(begin)
             self._settle()
         rows = limits.rows or DEFAULT_ROWS
         waiting = self._behind(begin)
@@ -136,6 +137,8 @@ class HoldingFeed(Feed):
             waiting = waiting[: max(1, fitting)]
         if len(waiting):
             self.last = self._offset(int(begin["count"]) + len(waiting), runs(waiting["id"]))
+            if len(self.done):
+                self.last["done"] = runs(self.done)
         else:
             self.last = begin
         return self.last
@@ -147,7 +150,7 @@ class HoldingFeed(Feed):
         is_first = self.done is None
         if is_first:
             # Spark had finished what ends at the start, and died before it could say so.
-            self.done = start["ids"]
+            self.done = _done(start)
         self._recover(end["ids"], is_first)
         self.last = end
         ids = self.hands["id"]
@@ -200,12 +203,13 @@ class HoldingFeed(Feed):
         return len(taken)
 
     def _settle(self) -> None:
-        if not self.done or not len(self.hands):
+        if self.done is None or not len(self.done) or not len(self.hands):
             return
-        over = among(self.hands["id"], self.done)
+        over = np.isin(self.hands["id"], self.done)
         if over.any():
             finished, self.hands = self.hands[over], self.hands[~over]
             self.let_go(finished)
+            self.done = np.setdiff1d(self.done, finished["id"])
 
     def _recover(self, wanted: Any, is_first: bool) -> None:
         """Have the messages of a micro-batch in hand. What does not come back somebody else has finished."""
@@ -221,6 +225,11 @@ class HoldingFeed(Feed):
         is_wanted = among(self.hands["id"], wanted)
         if not is_wanted[: int(is_wanted.sum())].all() and is_first:
             self.hands = np.concatenate((self.hands[is_wanted], self.hands[~is_wanted]))
+
+
+def _done(offset: Offset) -> Any:
+    """Give the numbers of all messages that are done where a micro-batch begins, and that may be in the queue still."""
+    return numbers(offset["ids"], offset.get("done", []))
 
 
 def check_queue(url: str, offset: Offset, identity: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["TOKEN", "Runs", "Tokens", "among", "none", "pieces", "runs", "tokens_of"]
+__all__ = ["TOKEN", "Runs", "Tokens", "among", "none", "numbers", "pieces", "runs", "tokens_of"]
 
 #: As ``src/python/tokens.rs`` lays them out: a number that no other message of the queue has, and the queue's own.
 TOKEN = np.dtype([("id", "<u8"), ("first", "<u4"), ("second", "<u4"), ("length", "<u8")])
@@ -49,6 +49,16 @@ def runs(numbers: Any) -> Runs:
     firsts = ordered[np.concatenate(([0], breaks + 1))]
     lasts = ordered[np.concatenate((breaks, [len(ordered) - 1]))]
     return np.stack((firsts, lasts), axis=1).tolist()  # type: ignore[no-any-return]
+
+
+def numbers(*some: Runs) -> Any:
+    """Write runs out as the numbers in them.
+
+    >>> numbers([[3, 5], [7, 7]], [[4, 4]]).tolist()
+    [3, 4, 5, 7]
+    """
+    pieces = [np.arange(first, last + 1, dtype=np.uint64) for runs in some for first, last in runs]
+    return np.unique(np.concatenate(pieces)) if pieces else np.empty(0, dtype=np.uint64)
 
 
 def among(numbers: Any, wanted: Runs) -> Any:
