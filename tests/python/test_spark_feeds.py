@@ -241,7 +241,7 @@ def test_a_ring_counts_what_it_overwrote(tmp_path: Path) -> None:
         start = reader.initial()
         durable.put_many(messages(0, 25))
         end = reader.advance(start, reader.horizon(), Limits())
-        assert end == {"queue": str(tmp_path / "ring"), "sequence": 25, "lost": 15}
+        assert end == {"queue": start["queue"], "sequence": 25, "lost": 15}
         assert rows(reader, reader.plan(start, end)) == messages(15, 10)
         with pytest.raises(QueueError, match=r"15 messages .* were overwritten"):
             feed(url).advance(start, end, Limits())
@@ -442,6 +442,45 @@ def test_the_checkpoint_of_another_queue_is_refused(held: tuple[str, Any]) -> No
         reader.advance(other, reader.horizon(), Limits())
     with pytest.raises(FormatError, match="the checkpoint belongs to another source"):
         reader.advance({"sequence": 4}, reader.horizon(), Limits())
+
+
+@pytest.mark.parametrize("kind", ["aq", "conq", "mcp", "ring"])
+def test_a_queue_that_was_made_anew_in_its_place_is_not_taken_for_the_old_one(kind: str, tmp_path: Path) -> None:
+    """Its numbers begin again: what it holds would be taken for done."""
+    place = tmp_path / "place"
+    url = f"{kind}:{place}" + {"conq": "#jobs", "mcp": "#MY.Q"}.get(kind, "")
+
+    def made(first: int) -> Any:
+        if kind == "aq":
+            queue: Any = aq.Queue.create(place, size=1 << 16)
+        elif kind == "ring":
+            queue = ring.Queue.create(place, max_len=100, msg_size=1)
+        elif kind == "conq":
+            manager = conq.QueueManager.open(place)
+            manager.create_queue("jobs")
+            queue = manager.queue("jobs")
+        else:
+            queue = mcp.QueueFile.open("MY.Q", "output", system=place, max_messages=100, record_size=80, keep=True)
+        queue.put_many(messages(first, 10))
+        return queue
+
+    old, reader = made(0), feed(url)
+    start = reader.initial()
+    end = through_json(reader.advance(start, reader.horizon(), Limits()))
+    reader.close()
+    if kind == "conq":
+        manager = conq.QueueManager.open(place)
+        manager.delete_queue(manager.get_queue("jobs"))
+    else:
+        # Under another name its number is not given to the new one.
+        place.rename(tmp_path / "old")
+    new = made(10)
+    with pytest.raises(FormatError, match="is not the queue that this checkpoint was made with"):
+        feed(url).advance(end, feed(url).horizon(), Limits())
+    with pytest.raises(FormatError, match="use a checkpoint of its own for each queue"):
+        feed(url).plan(start, end)
+    assert new.qsize() == 10, "and nothing is lost"
+    del old
 
 
 def test_an_aq_micro_batch_ends_before_an_item_that_is_being_written(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tailrace.errors import AlreadyOpen, FormatError, QueueError, QueueNotFound
 from tailrace.spark.columns import Columns
 from tailrace.spark.options import Options
 from tailrace.spark.queues import Attempt, Drain, Feed, Limits, Offset, Part, Written, put_all
-from tailrace.spark.queues.cursor import Lengths, patiently
+from tailrace.spark.queues.cursor import Lengths, identified, patiently
 from tailrace.spark.queues.holding import DEFAULT_ROWS, TASK_ROWS, check_queue, copied_parts, read_copy
 from tailrace.spark.queues.tokens import Tokens, none, pieces, tokens_of
 
@@ -50,7 +50,7 @@ def _open(options: Options) -> aq.Queue:
 
 
 class AqFeed(Feed):
-    """Offsets are ``{"queue": path, "position": end}``.
+    """Offsets are ``{"queue": identity, "position": end}``.
 
     ``incomplete`` lists earlier items that were shown unfinished and are not released yet; ``late`` those of them that
     come once more in this micro-batch.
@@ -202,7 +202,7 @@ class AqFeed(Feed):
         return before["id"].tolist()  # type: ignore[no-any-return]
 
     def _offset(self, position: int, late: list[int] | None = None) -> Offset:
-        offset: Offset = {"queue": str(Path(self.options.rest).absolute()), "position": position}
+        offset: Offset = {"queue": self._identity(), "position": position}
         if self.incomplete:
             offset["incomplete"] = sorted(self.incomplete)
         if late:
@@ -214,8 +214,14 @@ class AqFeed(Feed):
             raise FormatError(
                 f"{offset!r} is no offset of {self.options.url!r}: the checkpoint belongs to another source"
             )
-        check_queue(self.options.url, offset, str(Path(self.options.rest).absolute()))
+        check_queue(self.options.url, offset, self._identity())
         return int(offset["position"])
+
+    def _identity(self) -> str:
+        if "identity" not in self.handles:
+            with _open(self.options):
+                self.handles["identity"] = identified(Path(self.options.rest))
+        return str(self.handles["identity"])
 
     def _take(self, limit: int) -> None:
         packed, self.frontier, self.head = self._in_hand().take(min(limit, 1 << 62))

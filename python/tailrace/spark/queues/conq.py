@@ -19,7 +19,7 @@ from tailrace._url import directory_and_name
 from tailrace.errors import MessageNotFound, QueueError, QueueNotFound
 from tailrace.spark.options import Options
 from tailrace.spark.queues import Attempt, Drain, Feed, Part, Written, put_all
-from tailrace.spark.queues.cursor import Lengths
+from tailrace.spark.queues.cursor import Lengths, identified
 from tailrace.spark.queues.holding import HoldingFeed, copied_parts
 from tailrace.spark.queues.tokens import Tokens, pieces, tokens_of
 
@@ -57,9 +57,11 @@ class ConqFeed(HoldingFeed):
         return copied_parts(self.options.url, values, tokens, self.members(tokens))
 
     def identity(self) -> str:
-        """Name the directory and the queue in it."""
-        directory, name = directory_and_name(self.options.rest)
-        return f"{Path(directory).absolute()}#{name}"
+        """Name the file, and the queue by what its manager gives to no other."""
+        if "identity" not in self.handles:
+            about = self._queue().info()
+            self.handles["identity"] = f"{identified(about['path'])}, queue {about['id']}"
+        return str(self.handles["identity"])
 
     def take(self, limit: int) -> Tokens:
         """Lease what is ready."""

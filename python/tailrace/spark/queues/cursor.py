@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from tailrace.errors import AlreadyOpen, CorruptQueue
 
-__all__ = ["Cursor", "Lengths", "durably_replace", "patiently", "positions_of_others", "sync_directory"]
+__all__ = ["Cursor", "Lengths", "durably_replace", "identified", "patiently", "positions_of_others", "sync_directory"]
 
 #: Seconds that the process of a stopped query is given to end.
 PATIENCE = 15.0
@@ -94,6 +94,11 @@ class Lengths:
                     f"{self.url!r} was truncated under the running query: {path} has {now} bytes, it had {length}. Its "
                     "messages are lost. Remove the queue, create it again, and use a new checkpoint"
                 )
+
+
+def identified(path: Path) -> str:
+    """Name a file so that one that was made in its place later has another name, where file numbers are not reused."""
+    return f"{path.absolute()}, file {path.stat().st_ino}"
 
 
 def _lock(descriptor: int, queue: str, consumer: str) -> None:

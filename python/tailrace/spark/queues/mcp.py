@@ -27,7 +27,7 @@ from tailrace.errors import MessageNotFound, QueueError, QueueNotFound
 from tailrace.spark import ending
 from tailrace.spark.options import Options
 from tailrace.spark.queues import Attempt, Drain, Feed, Part, Stamp, Written, put_all
-from tailrace.spark.queues.cursor import Lengths
+from tailrace.spark.queues.cursor import Lengths, identified
 from tailrace.spark.queues.holding import HoldingFeed, copied_parts
 from tailrace.spark.queues.tokens import Tokens, none, pieces, tokens_of
 
@@ -76,9 +76,12 @@ class McpFeed(HoldingFeed):
         return copied_parts(self.options.url, values, tokens, self.members(tokens))
 
     def identity(self) -> str:
-        """Name the system and the queue in it."""
-        directory, name = directory_and_name(self.options.rest)
-        return f"{Path(directory).absolute()}#{name}"
+        """Name the file of the system as it is in this boot, and the queue in it: its numbers are the system's."""
+        if "identity" not in self.handles:
+            systems = self._file().path.glob("mcp-*.system")
+            present = max(systems, key=lambda path: path.stat().st_mtime)
+            self.handles["identity"] = f"{identified(present)}#{directory_and_name(self.options.rest)[1]}"
+        return str(self.handles["identity"])
 
     def take(self, limit: int) -> Tokens:
         """Hold what is there."""

@@ -17,7 +17,7 @@ from tailrace.errors import FormatError, QueueError, QueueNotFound
 from tailrace.spark.columns import Columns
 from tailrace.spark.options import Options
 from tailrace.spark.queues import Attempt, Drain, Feed, Limits, Offset, Part, Written
-from tailrace.spark.queues.cursor import Lengths
+from tailrace.spark.queues.cursor import Lengths, identified
 from tailrace.spark.queues.holding import check_queue
 
 __all__ = ["make_drain", "make_feed"]
@@ -34,7 +34,7 @@ def make_drain(options: Options) -> Drain:
 
 
 class RingFeed(Feed):
-    """Offsets are ``{"queue": path, "sequence": number, "lost": count}``."""
+    """Offsets are ``{"queue": identity, "sequence": number, "lost": count}``."""
 
     def read(self, part: Part, columns: Columns) -> Iterator[pa.RecordBatch]:
         """Copy the slots of a range of numbers that are still there."""
@@ -98,15 +98,19 @@ class RingFeed(Feed):
         """Nothing is held, so there is nothing to let go of."""
 
     def _offset(self, sequence: int, lost: int = 0) -> Offset:
-        return {"queue": self._path(), "sequence": sequence, "lost": lost}
+        return {"queue": self._identity(), "sequence": sequence, "lost": lost}
 
     def _number(self, offset: Offset) -> int:
         if not isinstance(offset.get("sequence"), int):
             raise FormatError(
                 f"{offset!r} is no offset of {self.options.url!r}: the checkpoint belongs to another source"
             )
-        check_queue(self.options.url, offset, self._path())
+        check_queue(self.options.url, offset, self._identity())
         return int(offset["sequence"])
+
+    def _identity(self) -> str:
+        self._queue()
+        return str(self.handles["identity"])
 
     def _path(self) -> str:
         return str(Path(self.options.rest).absolute())
@@ -115,6 +119,7 @@ class RingFeed(Feed):
         if "ring" not in self.handles:
             self.handles["ring"] = _open(self._path())
             self.handles["lengths"] = Lengths(self.options.url, [Path(self._path())])
+            self.handles["identity"] = identified(Path(self._path()))
         self.handles["lengths"].check()
         queue: ring.Queue = self.handles["ring"]
         return queue
