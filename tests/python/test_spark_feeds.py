@@ -316,6 +316,11 @@ def test_a_new_driver_gets_what_the_dead_one_had_in_hand(held: tuple[str, Any]) 
     assert rows(heir, heir.plan(end, last)) == messages(30, 20)
 
 
+def test_another_beginning_than_the_earliest_is_refused(held: tuple[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"startingOffsets is 'latest', but '.*' can only be read from the earliest"):
+        feed(held[0], startingOffsets="latest").initial()
+
+
 def test_batch_reads_leave_everything_where_it_is(held: tuple[str, Any]) -> None:
     url, queue = held
     queue.put_many(messages(0, 20))

@@ -117,7 +117,10 @@ class AqFeed(Feed):
     def initial(self) -> Offset:
         """Begin with the first item: nothing was released that nobody has seen."""
         if self.options.starting_offsets != "earliest":
-            raise ValueError(f"{self.options.url!r} can only be read from the earliest item on")
+            raise ValueError(
+                f"startingOffsets is {self.options.starting_offsets!r}, but {self.options.url!r} can only be read from "
+                "the earliest item on: expected earliest"
+            )
         return self._offset(0)
 
     def horizon(self) -> Offset:

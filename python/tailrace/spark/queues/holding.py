@@ -104,7 +104,10 @@ class HoldingFeed(Feed):
     def initial(self) -> Offset:
         """Begin with whatever is first: nothing was removed that nobody has seen."""
         if self.options.starting_offsets != "earliest":
-            raise ValueError(f"{self.options.url!r} can only be read from the earliest message on")
+            raise ValueError(
+                f"startingOffsets is {self.options.starting_offsets!r}, but {self.options.url!r} can only be read from "
+                "the earliest message on: expected earliest"
+            )
         return self._offset(0, [])
 
     def horizon(self) -> Offset:
