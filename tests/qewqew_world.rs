@@ -298,6 +298,74 @@ fn what_the_original_appends_is_read_with_and_without_checksums() {
     );
 }
 
+/// A chunk file as the original writes it.
+fn chunk(messages: &[&[u8]], next: u16) -> Vec<u8> {
+    let mut bytes = vec![0, 0, 0, 10, 0, 0, 0, 0, 0, 0];
+    for message in messages {
+        bytes.extend_from_slice(&(message.len() as u16).to_be_bytes());
+        bytes.extend_from_slice(message);
+    }
+    let tail = bytes.len() as u32;
+    bytes[4..8].copy_from_slice(&tail.to_be_bytes());
+    bytes[8..10].copy_from_slice(&next.to_be_bytes());
+    bytes.resize(60, 0);
+    bytes
+}
+
+/// The original knows nothing of checksum files: it goes on in our chunks, and gives the names of those it has consumed to new
+/// ones. Neither is damage, and no log of ours is written over what it has written.
+#[test]
+fn checksums_stand_aside_wherever_the_original_has_worked() {
+    for sync in MODES {
+        let own = || Options {
+            crc: true,
+            ..options(60, sync)
+        };
+        // It appends to our last chunk, another time once more, and goes on in a chunk of its own.
+        let dir = TestDir::disk();
+        let path = dir.queue().join("q");
+        let file = |id: u16| dir.queue().join(format!("q.{id}"));
+        let queue = DurableQueue::open(&path, own()).unwrap();
+        queue.enqueue(b"ours").unwrap();
+        queue.close().unwrap();
+        fs::write(file(1), chunk(&[b"ours", b"theirs"], 0)).unwrap();
+        DurableQueue::open(&path, own()).unwrap().close().unwrap();
+        fs::write(file(1), chunk(&[b"ours", b"theirs", b"more"], 2)).unwrap();
+        fs::write(file(2), chunk(&[b"last"], 0)).unwrap();
+        let queue = DurableQueue::open(&path, own()).unwrap();
+        queue.enqueue(b"again").unwrap();
+        let report = queue.verify().unwrap();
+        assert_eq!((report.messages, report.problems), (5, vec![]), "{sync:?}");
+        let expected: [&[u8]; 5] = [b"ours", b"theirs", b"more", b"last", b"again"];
+        assert_eq!(queue.dequeue_many(9).unwrap(), expected, "{sync:?}");
+        queue.close().unwrap();
+
+        // It consumes all of ours and begins anew, where the names of our middle chunks come again.
+        let dir = TestDir::disk();
+        let path = dir.queue().join("q");
+        let file = |id: u16| dir.queue().join(format!("q.{id}"));
+        let queue = DurableQueue::open(&path, own()).unwrap();
+        queue
+            .enqueue_many(&[[b'a'; 40], [b'b'; 40], [b'c'; 40], [b'd'; 40]])
+            .unwrap();
+        queue.close().unwrap();
+        for id in 1..=4 {
+            fs::remove_file(file(id)).unwrap();
+        }
+        fs::write(&path, [0, 2]).unwrap();
+        fs::write(file(2), chunk(&[b"second"], 3)).unwrap();
+        fs::write(file(3), chunk(&[b"third"], 0)).unwrap();
+        let queue = DurableQueue::open(&path, own()).unwrap();
+        queue.enqueue(b"again").unwrap();
+        let report = queue.verify().unwrap();
+        assert_eq!((report.messages, report.problems), (3, vec![]), "{sync:?}");
+        let expected: [&[u8]; 3] = [b"second", b"third", b"again"];
+        assert_eq!(queue.dequeue_many(9).unwrap(), expected, "{sync:?}");
+        queue.close().unwrap();
+        assert_eq!(fs::read_dir(dir.queue()).unwrap().count(), 0, "no checksums of nothing");
+    }
+}
+
 /// 70,000 chunks across the end of the ids; and all 65,534 ids in use at once.
 #[test]
 fn ids_run_out_and_start_over() {

@@ -44,6 +44,7 @@
 //! ```
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};
@@ -66,6 +67,8 @@ pub const MIN_CHUNK: u32 = FIRST_ENTRY + LENGTH_BYTES;
 pub const MAX_CHUNK: u32 = i32::MAX as u32;
 /// The longest message that a 16-bit length can tell.
 pub const MAX_ENTRY: u32 = u16::MAX as u32;
+/// How many ids there are.
+pub const IDS: u32 = 65_534;
 /// More chunks than this cannot be in one chain: a longer walk goes in circles.
 pub const MAX_CHUNKS: usize = 65_535;
 
@@ -103,6 +106,11 @@ impl ChunkId {
             0 => ChunkId(1),
             id => ChunkId(id as u16),
         }
+    }
+
+    /// How often [`Self::next`] leads from here to `other`.
+    pub fn steps_to(self, other: Self) -> u32 {
+        (u32::from(other.number()) + IDS - u32::from(self.number())) % IDS
     }
 
     /// The id of which this one is the next.
@@ -235,6 +243,12 @@ impl Names {
         let number: u16 = text.parse().ok()?;
         let canonical = number.to_string() == text && number < 65_535;
         canonical.then_some(ChunkId(if number == 0 { 65_535 } else { number }))
+    }
+
+    /// The chunk whose checksums a file name in the same directory is for, if it is such a name.
+    pub fn checks_of(&self, file_name: &std::ffi::OsStr) -> Option<ChunkId> {
+        let chunk = file_name.as_encoded_bytes().strip_suffix(b".crc")?;
+        self.chunk_of(std::ffi::OsStr::from_bytes(chunk))
     }
 
     fn with(&self, suffix: &str) -> PathBuf {

@@ -1,5 +1,6 @@
 //! What every part of an open queue works with: names, head file, side files, and how chunks are reached.
 
+use std::collections::HashSet;
 use std::fs;
 use std::sync::{Arc, Mutex};
 
@@ -7,7 +8,7 @@ use super::checks::Checks;
 use super::chunk::{Access, Chunk};
 use super::disk::Disk;
 use super::head::Head;
-use super::layout::{self, ChunkId, MAX_CHUNKS, Names};
+use super::layout::{self, ChunkId, HEAD_BYTES, MAX_CHUNKS, Names};
 use super::options::SyncMode;
 use super::positions::Positions;
 use super::records::State;
@@ -131,9 +132,27 @@ impl Store {
         let doing = |e| Error::io(format!("reading the directory {}", directory.display()), e);
         let mut found = Vec::new();
         for entry in fs::read_dir(directory).map_err(doing)? {
-            found.extend(self.names.chunk_of(&entry.map_err(doing)?.file_name()));
+            let entry = entry.map_err(doing)?;
+            let Some(id) = self.names.chunk_of(&entry.file_name()) else {
+                continue;
+            };
+            // Not the head file of a queue that has such a name.
+            if entry.metadata().is_ok_and(|meta| meta.len() != HEAD_BYTES) {
+                found.push(id);
+            }
         }
         found.sort_by_key(|id| id.number());
+        Ok(found)
+    }
+
+    /// Every chunk that there are checksums of.
+    pub(crate) fn covered(&self) -> Result<HashSet<ChunkId>> {
+        let directory = file::directory_of(self.names.head());
+        let doing = |e| Error::io(format!("reading the directory {}", directory.display()), e);
+        let mut found = HashSet::new();
+        for entry in fs::read_dir(directory).map_err(doing)? {
+            found.extend(self.names.checks_of(&entry.map_err(doing)?.file_name()));
+        }
         Ok(found)
     }
 

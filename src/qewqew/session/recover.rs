@@ -1,6 +1,7 @@
 //! What the first to open a queue finds and the last to close it leaves: messages that were staged, checksums, positions.
 //! Nobody else has the queue open meanwhile.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
@@ -28,9 +29,8 @@ impl Session {
         let touched = self.was_touched()?;
         if chain.is_empty() {
             self.remove_empty_orphans()?;
-        } else {
-            self.open_checks(&chain)?;
         }
+        self.open_checks(&chain)?;
         let mut writer = guarded(&self.writer);
         for staged in staged {
             // What does not belong where it says is of an older state of the files.
@@ -62,34 +62,33 @@ impl Session {
     /// that was not closed gets what only the log has.
     fn open_checks(&self, chain: &[Link]) -> Result<()> {
         let store = &self.store;
-        let (Some(first), Some(last)) = (chain.first(), chain.last()) else {
-            return Ok(());
-        };
-        if [first, last].iter().any(|link| store.names.checks(link.id).exists()) {
-            for link in chain {
-                store.disk.unlink(&fresh_name(&store.names.checks(link.id)))?;
-            }
+        let covered = store.covered()?;
+        for id in &covered {
+            store.disk.unlink(&fresh_name(&store.names.checks(*id)))?;
         }
         let opened = |id: ChunkId| -> Result<Option<(Checks, Chunk)>> {
             Ok(Checks::open(&store.names.checks(id))?.zip(Some(store.glance(id)?)))
         };
-        let (mut was_closed, mut is_foreign) = (false, false);
-        let ends = std::iter::once(first).chain((first.id != last.id).then_some(last));
-        for link in ends {
+        let mut is_foreign = self.remove_bereft_checks(&covered)?;
+        let (mut was_closed, mut open) = (false, Vec::new());
+        for (place, link) in chain.iter().enumerate().filter(|(_, link)| covered.contains(&link.id)) {
             // What cannot be used is reported by whoever needs it.
             let Some((checks, chunk)) = unless_damaged(opened(link.id))?.flatten() else {
                 continue;
             };
             match checks.header()?.state {
-                State::Open if link.id == last.id => drop(unless_damaged(checks.replay(&store.disk, &chunk))?),
                 State::Closed(_) => {
-                    was_closed |= link.id == first.id;
+                    was_closed |= place == 0;
                     is_foreign |= checks.reopen(&store.disk, &chunk)?;
                 }
-                State::Open | State::Damaged(_) => {}
+                State::Open => open.push((place, link)),
+                State::Damaged(_) => {}
             }
         }
-        for link in chain.iter().filter(|link| link.id != first.id && link.id != last.id) {
+        for (place, link) in open {
+            let Some((checks, chunk)) = unless_damaged(opened(link.id))?.flatten() else {
+                continue;
+            };
             let whole = Seen {
                 pointers: Pointers {
                     head: FIRST_ENTRY,
@@ -98,17 +97,37 @@ impl Session {
                 next: link.next.map_or(0, ChunkId::reference),
                 written: 0,
             };
-            let is_wrong = was_closed && link.pointers != whole.pointers;
-            if (is_wrong || is_foreign)
-                && let Some((checks, chunk)) = unless_damaged(opened(link.id))?.flatten()
-            {
-                match is_foreign {
-                    true => checks.reconcile(&store.disk, &chunk, whole)?,
-                    false => checks.set_state(&store.disk, State::Damaged(whole))?,
-                }
+            if is_foreign {
+                // It may be another chunk of the same name, of which these checksums say nothing.
+                checks.reconcile(&store.disk, &chunk, whole)?;
+            } else if place + 1 == chain.len() {
+                unless_damaged(checks.replay(&store.disk, &chunk))?;
+            } else if place > 0 && was_closed && link.pointers != whole.pointers {
+                checks.set_state(&store.disk, State::Damaged(whole))?;
             }
         }
         Ok(())
+    }
+
+    /// Removes checksums whose chunk is gone: another program has consumed it, and does not know of them. True when it was
+    /// closed by us, so that such a program has worked here since.
+    fn remove_bereft_checks(&self, covered: &HashSet<ChunkId>) -> Result<bool> {
+        let store = &self.store;
+        let mut is_foreign = false;
+        for id in covered {
+            if store.names.chunk(*id).symlink_metadata().is_ok() {
+                continue;
+            }
+            let path = store.names.checks(*id);
+            match Checks::open(&path) {
+                Ok(Some(checks)) => is_foreign |= matches!(checks.header()?.state, State::Closed(_)),
+                Err(Error::Corrupt(_)) => {}
+                // Not ours; whoever needs the name says so.
+                _ => continue,
+            }
+            store.disk.unlink(&path)?;
+        }
+        Ok(is_foreign)
     }
 
     /// Notes in the checksum files how the chunks are left.
