@@ -38,6 +38,14 @@ impl BatchBuilder {
         self.offsets.len() - 1
     }
 
+    /// Keeps the first so many messages.
+    pub(crate) fn truncate(&mut self, messages: usize) {
+        if let Some(&end) = self.offsets.get(messages) {
+            self.offsets.truncate(messages + 1);
+            self.values.truncate(end as usize);
+        }
+    }
+
     /// Bytes that still fit. A queue asks before it takes a message that it could not give back.
     pub(crate) fn room(&self) -> usize {
         LIMIT - self.values.len()

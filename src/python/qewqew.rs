@@ -171,8 +171,9 @@ impl DurableQueue {
         if !predicate.is_callable() {
             return Err(PyTypeError::new_err("predicate must be callable"));
         }
+        let wait = Wait::from_timeout(timeout.0);
         loop {
-            let found = self.wait_for(py, timeout, |queue| {
+            let found = self.wait_until(py, wait, |queue| {
                 let mut message = Vec::new();
                 let peeked = queue.peek_with(|length, fill| {
                     message.resize(length, 0);
@@ -209,7 +210,7 @@ impl DurableQueue {
         Ok(self.queue()?.is_empty()?)
     }
 
-    /// How many chunk files hold the queue.
+    /// How many chunk files hold the queue; 0 when it is empty.
     fn count_chunks(&self, py: Python<'_>) -> PyResult<usize> {
         self.detached(py, core::DurableQueue::count_chunks)
     }
@@ -307,12 +308,13 @@ impl DurableQueue {
     fn get_arrow<'py>(&self, py: Python<'py>, n: usize, timeout: Timeout) -> PyResult<Bound<'py, PyAny>> {
         let fill = |queue: &core::DurableQueue| {
             let mut builder = BatchBuilder::with_capacity(n.min(RESERVE), 0);
-            queue.dequeue_many_with(n, |length, fill| {
+            let count = queue.dequeue_many_with(n, |length, fill| {
                 if length > builder.room() {
                     return Ok(false);
                 }
                 builder.append_with(length, |bytes| fill(bytes)).map(|()| true)
             })?;
+            builder.truncate(count);
             Ok((n == 0 || builder.len() > 0).then_some(builder))
         };
         let builder = self.wait_for(py, timeout, fill)?.ok_or(Error::Empty)?;
@@ -418,17 +420,7 @@ impl DurableQueue {
     fn append(&self, py: Python<'_>, messages: &[&[u8]], timeout: Timeout) -> PyResult<()> {
         let wait = Wait::from_timeout(timeout.0);
         let queue = &*self.queue()?;
-        waiting(py, |idle| {
-            let mut full = None;
-            let done = queue.waiting(Change::Room, wait, idle, || match queue.enqueue_many(messages) {
-                Err(Error::Full(text)) => {
-                    full = Some(text);
-                    Ok(None)
-                }
-                done => done.map(Some),
-            })?;
-            done.ok_or_else(|| Error::Full(full.unwrap_or_default()))
-        })
+        waiting(py, |idle| append_in_time(queue, wait, idle, messages))
     }
 
     /// Makes one attempt, and then waits for messages without the GIL.
@@ -436,12 +428,38 @@ impl DurableQueue {
         &self,
         py: Python<'_>,
         timeout: Timeout,
+        attempt: impl FnMut(&core::DurableQueue) -> Result<Option<T>> + Send,
+    ) -> PyResult<Option<T>> {
+        self.wait_until(py, Wait::from_timeout(timeout.0), attempt)
+    }
+
+    fn wait_until<T: Send>(
+        &self,
+        py: Python<'_>,
+        wait: Wait,
         mut attempt: impl FnMut(&core::DurableQueue) -> Result<Option<T>> + Send,
     ) -> PyResult<Option<T>> {
-        let wait = Wait::from_timeout(timeout.0);
         let queue = &*self.queue()?;
         waiting(py, |idle| queue.waiting(Change::Arrival, wait, idle, || attempt(queue)))
     }
+}
+
+/// Appends messages, all or none, as soon as there is room.
+fn append_in_time(
+    queue: &core::DurableQueue,
+    wait: Wait,
+    idle: &mut dyn FnMut() -> Result<()>,
+    messages: &[&[u8]],
+) -> Result<()> {
+    let mut full = None;
+    let done = queue.waiting(Change::Room, wait, idle, || match queue.enqueue_many(messages) {
+        Err(Error::Full(text)) => {
+            full = Some(text);
+            Ok(None)
+        }
+        done => done.map(Some),
+    })?;
+    done.ok_or_else(|| Error::Full(full.unwrap_or_default()))
 }
 
 /// Full now is a reason to wait, not to fail.

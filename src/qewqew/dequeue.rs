@@ -13,7 +13,7 @@ use crate::shared::sync::Ordering;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peeked {
     entry: Entry,
-    consumed: u64,
+    moves: u64,
 }
 
 impl DurableQueue {
@@ -41,7 +41,7 @@ impl DurableQueue {
             take(entry.length as usize, &mut |bytes| copy(session, reader, entry, bytes))?;
             Ok(Some(Peeked {
                 entry,
-                consumed: consumed(session),
+                moves: reader.moves(),
             }))
         })
     }
@@ -51,7 +51,7 @@ impl DurableQueue {
         let session = self.consumer()?;
         let mut reader = session.reader()?;
         let entry = reader.front(&session.store)?;
-        let same = entry == Some(peeked.entry) && consumed(session) == peeked.consumed;
+        let same = entry == Some(peeked.entry) && reader.moves() == peeked.moves;
         if same {
             consume(
                 session,
@@ -79,17 +79,18 @@ impl DurableQueue {
     /// Removes and returns up to `limit` messages.
     pub fn dequeue_many(&self, limit: usize) -> Result<Vec<Vec<u8>>> {
         let mut messages = Vec::new();
-        self.dequeue_many_with(limit, |length, fill| {
+        let count = self.dequeue_many_with(limit, |length, fill| {
             let mut bytes = vec![0; length];
             fill(&mut bytes)?;
             messages.push(bytes);
             Ok(true)
         })?;
+        messages.truncate(count);
         Ok(messages)
     }
 
     /// Removes up to `limit` messages, handing each one's length and a function that copies it to `take`, which says whether
-    /// it took it. Returns how many were removed.
+    /// it took it. Returns how many were removed: the first so many of those that were taken, the others stay.
     pub fn dequeue_many_with(
         &self,
         limit: usize,
@@ -246,8 +247,12 @@ fn drain(
 ) -> Result<usize> {
     let mut count = 0;
     while count < limit {
-        let Some(mut entry) = reader.front(&session.store)? else {
-            break;
+        let mut entry = match reader.front(&session.store) {
+            Ok(Some(entry)) => entry,
+            Ok(None) => break,
+            // What was taken is gone; the next call meets the error again.
+            Err(_) if count > 0 => break,
+            Err(error) => return Err(error),
         };
         let (mut taken, mut bytes, mut last) = (0, 0, None);
         let outcome = loop {
@@ -275,13 +280,12 @@ fn drain(
                 }
             }
         };
-        if let Some(last) = last {
-            consume(session, reader, last, taken as u64, bytes)?;
-            count += taken;
-        }
-        match outcome {
+        let consumed = match last {
+            Some(last) => consume(session, reader, last, taken as u64, bytes).map(|()| count += taken),
+            None => Ok(()),
+        };
+        match consumed.and(outcome) {
             Ok(true) => {}
-            // What was taken is gone; the next call meets the error again.
             Ok(false) => break,
             Err(_) if count > 0 => break,
             Err(error) => return Err(error),
@@ -300,10 +304,4 @@ fn consume(session: &Session, reader: &mut Reader, last: Entry, messages: u64, b
         side.room().notify_all_fenced();
     }
     Ok(())
-}
-
-fn consumed(session: &Session) -> u64 {
-    session.store.side.as_ref().map_or(0, |side| {
-        side.counter(signal::CONSUMED_MESSAGES).load(Ordering::Relaxed)
-    })
 }

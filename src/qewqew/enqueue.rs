@@ -1,6 +1,6 @@
 //! The producer's verbs: straight into the chunk, or through a stage that many share a commit of.
 
-use super::layout::{entry_bytes, signal};
+use super::layout::{LENGTH_BYTES, entry_bytes, signal};
 use super::options::SyncMode;
 use super::queue::DurableQueue;
 use super::session::Session;
@@ -34,7 +34,8 @@ impl DurableQueue {
         self.enqueue_many(&[message])
     }
 
-    /// Appends messages in order, with as few syncs as possible. When they do not all fit below `max_bytes`, none is.
+    /// Appends messages in order, with as few syncs as possible. When they do not all fit below `max_bytes`, or into as many
+    /// chunks as there are ids for, none is.
     pub fn enqueue_many<M: AsRef<[u8]>>(&self, messages: &[M]) -> Result<()> {
         let messages: Vec<&[u8]> = messages.iter().map(AsRef::as_ref).collect();
         self.append(&messages)
@@ -98,6 +99,7 @@ impl DurableQueue {
             if let Some(limit) = self.options.max_bytes {
                 check_room(session.unread_bytes()?, Size::of(messages).bytes, limit)?;
             }
+            writer.check_ids(store, messages)?;
             return writer.append(store, messages, store.sync.is_durable());
         };
         match store.sync {
@@ -122,6 +124,7 @@ impl DurableQueue {
                 Self::commit_staged(session, side)?;
                 continue;
             }
+            writer.check_ids(&session.store, messages)?;
             self.admit(session, side, Size::of(messages))?;
             let done = writer.append(&session.store, messages, false);
             drop(append);
@@ -139,6 +142,7 @@ impl DurableQueue {
                 let mut writer = session.writer()?;
                 let _append = side.append_lock(Store::patience())?;
                 if !admitted {
+                    writer.check_ids(&session.store, messages)?;
                     self.admit(session, side, Size::of(messages))?;
                     admitted = true;
                 }
@@ -245,12 +249,14 @@ impl DurableQueue {
     }
 
     pub(super) fn check_size(&self, message: &[u8]) -> Result<()> {
-        let limit = self.max_element_size();
-        if message.len() as u64 > u64::from(limit) {
-            return Err(Error::TooLarge {
-                size: message.len() as u64,
-                limit: limit.into(),
-            });
+        let mut limit = u64::from(self.max_element_size());
+        // What has no room in an empty queue never has any: nobody waits for it.
+        if let Some(bytes) = self.options.max_bytes {
+            limit = limit.min(bytes - u64::from(LENGTH_BYTES));
+        }
+        let size = message.len() as u64;
+        if size > limit {
+            return Err(Error::TooLarge { size, limit });
         }
         Ok(())
     }

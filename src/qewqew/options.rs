@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::disk::Observer;
-use super::layout;
+use super::layout::{self, LENGTH_BYTES};
 use crate::{Error, Result};
 
 /// What an enqueue that returned has survived.
@@ -86,8 +86,10 @@ impl Default for Options {
 
 impl Options {
     pub(crate) fn check(&self) -> Result<u32> {
-        if self.max_bytes == Some(0) {
-            return Err(Error::Invalid("max_bytes must be at least 1, not 0".into()));
+        if let Some(bytes) = self.max_bytes.filter(|bytes| *bytes < u64::from(LENGTH_BYTES)) {
+            return Err(Error::Invalid(format!(
+                "max_bytes must be at least {LENGTH_BYTES}, the bytes of an empty message, not {bytes}"
+            )));
         }
         layout::check_chunk_size(self.chunk_size)
     }

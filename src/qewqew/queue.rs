@@ -153,11 +153,16 @@ impl DurableQueue {
         Ok(session.unread_bytes()? + staged)
     }
 
-    /// How many chunk files hold the queue.
+    /// How many chunk files hold the queue; 0 when it is empty, as for the original, also while an exhausted one is kept.
     pub fn count_chunks(&self) -> Result<usize> {
         let session = self.session()?;
         session.check_open()?;
-        Ok(session.store.chain()?.len())
+        let staged = session.store.side.as_ref().is_some_and(Side::has_staged);
+        let chain = session.store.chain()?;
+        if !staged && chain.iter().all(|link| link.pointers.is_exhausted()) {
+            return Ok(0);
+        }
+        Ok(chain.len())
     }
 
     /// Makes everything that was enqueued before this call survive a power cut.

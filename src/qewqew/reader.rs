@@ -24,6 +24,8 @@ pub(crate) struct Reader {
     consumed: Vec<ChunkId>,
     /// Whether the head file was found to lead to every chunk that it should.
     has_looked: bool,
+    /// Changes whenever another message may have come to the place of the first one.
+    moves: u64,
 }
 
 /// The checksums of the chunk being read, as far as they are read.
@@ -180,9 +182,15 @@ impl Reader {
         }))
     }
 
+    /// How often the head has moved: a place tells nothing of a message, since chunks start over and ids come again.
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves
+    }
+
     /// Consumes everything up to the end of `entry`, which is in the current chunk.
     #[inline]
     pub(crate) fn consume(&mut self, store: &Store, entry: Entry) -> Result<()> {
+        self.moves += 1;
         loop {
             let chunk = self.chunk();
             let old = chunk.raw_pointers()?;
@@ -207,6 +215,7 @@ impl Reader {
 
     /// Consumes everything in the current chunk, which is the last one; the caller holds the append lock.
     pub(crate) fn skip_all(&mut self, store: &Store) -> Result<()> {
+        self.moves += 1;
         let old = self.chunk().raw_pointers()?;
         let new = Pointers { head: old.tail, ..old };
         // Neither a producer nor another consumer can be there.
@@ -215,6 +224,7 @@ impl Reader {
 
     /// Makes `next` the first chunk and removes the current one, all of which is consumed.
     pub(crate) fn advance(&mut self, store: &Store, next: ChunkId) -> Result<()> {
+        self.moves += 1;
         let (id, tail) = {
             let chunk = self.chunk();
             (chunk.id(), chunk.tail()?)
@@ -230,7 +240,9 @@ impl Reader {
         (self.chunk, self.checks) = (Some(opened), checks);
         self.consumed.push(id);
         if durable || self.consumed.len() >= REMOVED_TOGETHER {
-            self.remove_consumed(store)?;
+            // The message is consumed, so an error would lose it for the caller. What stays is removed with the next chunk, or
+            // by the close, which tells of the error.
+            let _ = self.remove_consumed(store);
         }
         Ok(())
     }
@@ -262,9 +274,10 @@ impl Reader {
             return Ok(());
         }
         store.head.sync(&store.disk)?;
-        for id in self.consumed.drain(..) {
+        while let Some(&id) = self.consumed.first() {
             store.disk.unlink(&store.names.checks(id))?;
             store.disk.unlink(&store.names.chunk(id))?;
+            self.consumed.remove(0);
         }
         Ok(())
     }
@@ -292,6 +305,12 @@ impl Reader {
     /// Forgets what is open, so that it is opened again.
     pub(crate) fn forget(&mut self) {
         (self.chunk, self.checks) = (None, None);
+    }
+
+    /// As [`Self::forget`], after a repair.
+    pub(crate) fn start_anew(&mut self) {
+        self.moves += 1;
+        self.forget();
     }
 
     pub(crate) fn sync_first(&self, store: &Store) -> Result<()> {

@@ -308,10 +308,13 @@ impl Session {
                 count += 1;
             }
         }
-        for staged in self.store.side.iter().flat_map(Side::staged) {
-            count += framed_count(&staged.bytes);
-        }
-        Ok(count)
+        Ok(count + self.count_staged())
+    }
+
+    /// How many messages wait for a commit.
+    pub(crate) fn count_staged(&self) -> u64 {
+        let staged = self.store.side.iter().flat_map(Side::staged);
+        staged.map(|staged| framed_count(&staged.bytes)).sum()
     }
 }
 

@@ -53,6 +53,13 @@ pub(crate) struct Staged {
     pub(crate) bytes: Vec<u8>,
 }
 
+impl Staged {
+    /// Behind the last byte.
+    pub(crate) fn end(&self) -> u64 {
+        u64::from(self.offset) + self.bytes.len() as u64
+    }
+}
+
 /// A stage that is being committed.
 #[derive(Debug)]
 pub(crate) struct ToCommit {

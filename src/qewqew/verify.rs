@@ -10,12 +10,18 @@ use std::path::PathBuf;
 use super::checks::Checks;
 use super::chunk::Chunk;
 use super::layout::{ChunkId, FIRST_ENTRY, LENGTH_BYTES, Pointers};
+use super::publish::framed_messages;
 use super::queue::DurableQueue;
+use super::reader::Reader;
 use super::records::{Check, Cover, State, Table};
 use super::session::Session;
 use super::store::Store;
+use super::writer::Writer;
 use crate::os::file;
 use crate::{Error, Result};
+
+/// How often a look is begun anew: after that a consumer is faster than it.
+const LOOKS: usize = 10;
 
 /// What [`DurableQueue::verify`] or [`DurableQueue::repair`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,44 +59,23 @@ struct Examined {
 }
 
 impl DurableQueue {
-    /// Looks at every unread message, and at every checksum where there are any. Changes nothing.
+    /// Looks at every unread message, and at every checksum where there are any. Changes nothing. Others may go on meanwhile.
     pub fn verify(&self) -> Result<Report> {
         let session = self.session()?;
         session.check_open()?;
-        let store = &session.store;
-        let mut report = Report::default();
-        let mut seen = HashSet::new();
-        let mut at = store.head.first()?;
-        while let Some(id) = at {
-            if !seen.insert(id) {
-                report.note(Some(id), None, "the chain of chunks goes in a circle here");
-                break;
-            }
-            // Nothing is appended and no chunk started over while it is looked at.
-            let append = store.side.as_ref().map(|side| side.append_lock(Store::patience()));
-            let _append = append.transpose()?;
-            match examine(store, id) {
-                Ok(examined) => {
-                    at = examined.next;
-                    report.add(examined);
-                }
-                Err(error) => {
-                    report.note(Some(id), None, &error.to_string());
-                    break;
-                }
-            }
+        let waiting = session.store.side.as_ref().filter(|side| side.has_staged());
+        let committed = waiting.map_or(Ok(()), |side| DurableQueue::commit_staged(session, side));
+        let mut report = look(&session.store)?;
+        if !report.problems.is_empty() {
+            // Chunks that came or went during the look seem to be lost: only what is found a second time is wrong.
+            let before = std::mem::replace(&mut report, look(&session.store)?).problems;
+            report.problems.retain(|problem| before.contains(problem));
         }
-        if let Some(first) = store.unreached()? {
-            report.note(
-                None,
-                None,
-                &format!("the head file does not lead to chunk {first}, which was closed unread"),
-            );
-        }
-        seen.extend(store.consumed_chunks()?);
-        for id in store.present()? {
-            if !seen.contains(&id) {
-                report.note(Some(id), None, "no chunk refers to this one");
+        if let Err(error) = committed {
+            // They are safe where they wait; for want of space, as a rule.
+            report.messages += session.count_staged();
+            if let Error::Corrupt(what) = error {
+                report.note(None, None, &what);
             }
         }
         Ok(report)
@@ -101,26 +86,104 @@ impl DurableQueue {
     pub fn repair(&self) -> Result<Report> {
         let session = self.consumer()?;
         let mut reader = session.reader()?;
+        let _commits = session
+            .commits
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut writer = session.writer()?;
         let shown = session.store.shown();
         session.with_roles(|roles| {
             roles.close_gate(&shown, &mut || Ok(()))?;
             let done = match roles.is_alone() {
-                // What is consumed must not be taken for a part of the chain that was lost.
-                Ok(true) => reader
-                    .remove_consumed(&session.store)
-                    .and_then(|()| repair_chain(session)),
+                Ok(true) => repair_alone(session, &mut reader, &mut writer),
                 Ok(false) => Err(Error::AlreadyOpen(format!(
                     "{shown} must be open only once to be repaired"
                 ))),
                 Err(error) => Err(error),
             };
-            reader.forget();
+            reader.start_anew();
             writer.forget();
             roles.open_gate()?;
             done
         })
     }
+}
+
+/// One walk through the chain, begun anew when the consumer has removed a chunk on the way.
+fn look(store: &Store) -> Result<Report> {
+    let mut report = Report::default();
+    for _ in 0..LOOKS {
+        let first = store.head.first()?;
+        report = walk(store, first)?;
+        if report.problems.is_empty() || store.head.first()? == first {
+            break;
+        }
+    }
+    Ok(report)
+}
+
+fn walk(store: &Store, first: Option<ChunkId>) -> Result<Report> {
+    let mut report = Report::default();
+    let mut seen = HashSet::new();
+    let mut at = first;
+    while let Some(id) = at {
+        if !seen.insert(id) {
+            report.note(Some(id), None, "the chain of chunks goes in a circle here");
+            break;
+        }
+        // Nothing is appended and no chunk started over while it is looked at.
+        let append = store.side.as_ref().map(|side| side.append_lock(Store::patience()));
+        let _append = append.transpose()?;
+        match examine(store, id) {
+            Ok(examined) => {
+                at = examined.next;
+                report.add(examined);
+            }
+            Err(error) => {
+                report.note(Some(id), None, &error.to_string());
+                break;
+            }
+        }
+    }
+    if let Some(first) = store.unreached()? {
+        report.note(
+            None,
+            None,
+            &format!("the head file does not lead to chunk {first}, which was closed unread"),
+        );
+    }
+    seen.extend(store.consumed_chunks()?);
+    for id in store.present()? {
+        if !seen.contains(&id) {
+            report.note(Some(id), None, "no chunk refers to this one");
+        }
+    }
+    Ok(report)
+}
+
+/// Nobody else has the queue open, and no other thread of this handle touches it.
+fn repair_alone(session: &Session, reader: &mut Reader, writer: &mut Writer) -> Result<Report> {
+    let store = &session.store;
+    // Messages that wait for a commit belong behind the tail as it is now; those that cannot get there come after the repair.
+    writer.forget();
+    if let Some(side) = &store.side {
+        match session.commit_all(side, writer) {
+            Err(Error::Corrupt(_)) => {}
+            done => done?,
+        }
+    }
+    // What is consumed must not be taken for a part of the chain that was lost.
+    reader.remove_consumed(store)?;
+    let report = repair_chain(session)?;
+    writer.forget();
+    if let Some(side) = store.side.as_ref().filter(|side| side.has_staged()) {
+        for staged in side.staged() {
+            writer.append(store, &framed_messages(&staged.bytes)?, true)?;
+        }
+        side.empty_stage(0);
+        side.empty_stage(1);
+    }
+    Ok(report)
 }
 
 fn repair_chain(session: &Session) -> Result<Report> {

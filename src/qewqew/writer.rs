@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::checks::Checks;
 use super::chunk::Chunk;
-use super::layout::{self, ChunkId, FIRST_ENTRY, LENGTH_BYTES, MAX_CHUNKS, Pointers, entry_bytes};
+use super::layout::{self, ChunkId, FIRST_ENTRY, IDS, LENGTH_BYTES, MAX_CHUNKS, Pointers, entry_bytes};
 use super::records::{Check, State};
 use super::side::{Side, Staged};
 use super::store::Store;
@@ -48,7 +48,11 @@ impl Writer {
             (self.last, self.epoch) = (None, epoch);
         }
         let known_last = match &self.last {
-            Some(last) => last.chunk.next()?.is_none() && last.chunk.length() >= store.chunk_size,
+            // A handle with larger chunks may have made it longer, and written there.
+            Some(last) => {
+                let is_last = last.chunk.next()?.is_none() && last.chunk.length() >= store.chunk_size;
+                is_last && last.chunk.pointers()?.is_some()
+            }
             None => false,
         };
         if !known_last {
@@ -162,9 +166,48 @@ impl Writer {
         })
     }
 
+    /// [`Error::Full`] when there are not enough chunk ids for all of the messages: then none of them is appended.
+    pub(crate) fn check_ids(&mut self, store: &Store, messages: &[&[u8]]) -> Result<()> {
+        let last = self.locate(store)?;
+        let mut end = match last {
+            Some(last) => {
+                let staged = store.side.as_ref().and_then(Side::staged_end);
+                staged.unwrap_or(last.chunk.raw_pointers()?.tail).into()
+            }
+            None => u64::from(store.chunk_size),
+        };
+        let mut needed = 0;
+        for message in messages {
+            let bytes = entry_bytes(message.len());
+            end += bytes;
+            if end > store.chunk_size.into() {
+                (needed, end) = (needed + 1, u64::from(FIRST_ENTRY) + bytes);
+            }
+        }
+        let used = match (needed, last) {
+            (0, _) | (_, None) => 0,
+            (_, Some(last)) => {
+                let id = last.chunk.id();
+                store.head.first()?.map_or(0, |first| first.steps_to(id)) + 1
+            }
+        };
+        if needed > IDS - used {
+            return Err(Error::Full(format!(
+                "not enough chunk ids of {} are free",
+                store.shown()
+            )));
+        }
+        Ok(())
+    }
+
     /// What a commit needs to write staged bytes; not under the append lock, so that others go on staging.
     pub(crate) fn target(&mut self, store: &Store, staged: &Staged) -> Result<Target> {
-        match self.locate(store)? {
+        let is_behind = |last: &Last| staged.end() > last.chunk.length().into();
+        // Staged by a handle with larger chunks, which has made the file longer since it was opened here.
+        if self.locate(store)?.is_some_and(is_behind) {
+            self.last = self.walk(store)?;
+        }
+        match &self.last {
             Some(last) if last.chunk.id() == staged.chunk => Ok(Target(last.clone())),
             _ => Err(Error::Corrupt(format!(
                 "messages wait to be written to chunk {}, which is not the last one of {}",
@@ -287,6 +330,9 @@ impl Writer {
             Err(Error::NotFound(_)) => return Ok(()),
             Err(error) => return Err(in_the_way(&error.to_string())),
         };
+        if store.consumed_chunks()?.contains(&id) {
+            return Err(Error::Full(format!("all chunk ids of {} are in use", store.shown())));
+        }
         let pointers = chunk.raw_pointers()?;
         if !pointers.are_within(chunk.length()) {
             return Err(in_the_way("it is not a chunk"));
@@ -440,7 +486,7 @@ impl Target {
     /// Writes staged bytes with their syncs; again and to the end where a dead process had begun.
     pub(crate) fn commit(&self, store: &Store, staged: &Staged) -> Result<()> {
         let chunk = &self.0.chunk;
-        let end = u64::from(staged.offset) + staged.bytes.len() as u64;
+        let end = staged.end();
         let tail = chunk.raw_pointers()?.tail;
         if u64::from(tail) == end {
             return chunk.sync(&store.disk);

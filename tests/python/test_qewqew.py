@@ -213,6 +213,43 @@ def test_a_bound_refuses_or_waits(path):
         producer.join()
 
 
+def test_nobody_waits_for_room_that_cannot_come(path):
+    with qewqew.DurableQueue(path, max_bytes=10, when_full="wait") as d:
+        for call in (d.enqueue, d.put, lambda m: d.put_many([b"", m]), lambda m: d.enqueue_many([b"", m])):
+            with pytest.raises(tailrace.MessageTooLarge) as caught:
+                call(b"123456789")
+            assert caught.value.limit == 8
+        assert d.is_empty(), "all or none"
+
+
+def test_the_time_of_dequeue_if_is_one_for_all_of_it(durable):
+    durable.enqueue(b"gone")
+
+    def take(message):
+        time.sleep(0.3)
+        return durable.dequeue() == message
+
+    begun = time.monotonic()
+    assert durable.dequeue_if(take, timeout=0.4) is None
+    assert time.monotonic() - begun < 0.65
+
+
+def test_a_batch_ends_in_front_of_damage(path):
+    pytest.importorskip("pyarrow")
+    for take in (qewqew.DurableQueue.get_many, qewqew.DurableQueue.get_arrow):
+        with qewqew.DurableQueue(path, chunk_size=100, sync="never") as d:
+            d.enqueue_many([b"x" * 30] * 8)
+        third = path.with_name("q.3")
+        third.rename(path.with_name("kept"))
+        with qewqew.DurableQueue(path, chunk_size=100, sync="never") as d:
+            assert len(take(d, 100)) == 2, "what is behind them stays with what is missing"
+            with pytest.raises(tailrace.CorruptQueue, match="missing"):
+                take(d, 100)
+        path.with_name("kept").rename(third)
+        with qewqew.DurableQueue(path, chunk_size=100, sync="never") as d:
+            assert len(take(d, 100)) == 6
+
+
 def test_roles(path):
     consumer = qewqew.DurableQueue(path, role="consumer", sync="never")
     for role in ("consumer", "both"):

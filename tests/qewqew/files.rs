@@ -1,9 +1,10 @@
 //! Files that are missing, foreign, left over, or numbered to the end.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tailrace::Error;
-use tailrace::qewqew::{DurableQueue, Options, SyncMode};
+use tailrace::qewqew::{DurableQueue, Options, Role, SyncMode};
 
 use super::{drain, names, open, setup, small};
 
@@ -111,6 +112,121 @@ fn ids_start_over_behind_65534_and_stop_at_a_live_chunk() {
     let refused = queue.enqueue(&[9; 20]);
     assert!(matches!(refused, Err(Error::Full(_))), "{refused:?}");
     assert_eq!(drain(&queue), [[5; 20], [4; 20]]);
+}
+
+#[test]
+fn a_batch_that_needs_more_ids_than_are_free_leaves_nothing_behind() {
+    for (sync, network) in [
+        (SyncMode::Never, false),
+        (SyncMode::Group, false),
+        (SyncMode::Never, true),
+    ] {
+        let (dir, path) = setup();
+        let own = || Options {
+            sync,
+            network,
+            ..small(40)
+        };
+        let queue = open(&path, own());
+        queue.enqueue_many(&[[1; 20], [2; 20]]).unwrap();
+        queue.close().unwrap();
+        // As if all chunks but two were in use.
+        fs::write(&path, 3_u16.to_be_bytes()).unwrap();
+        fs::rename(dir.queue().join("q.1"), dir.queue().join("q.3")).unwrap();
+        fs::rename(dir.queue().join("q.2"), dir.queue().join("q.65534")).unwrap();
+        let mut first = fs::read(dir.queue().join("q.3")).unwrap();
+        first[8..10].copy_from_slice(&65_534_u16.to_be_bytes());
+        fs::write(dir.queue().join("q.3"), first).unwrap();
+        let queue = open(&path, own());
+        let refused = queue.enqueue_many(&[[3; 20]; 3]);
+        assert!(matches!(refused, Err(Error::Full(_))), "{sync:?} {refused:?}");
+        assert_eq!(queue.len().unwrap(), 2, "{sync:?}: all or none");
+        queue.enqueue_many(&[[3; 20]; 2]).unwrap();
+        assert!(matches!(queue.enqueue(&[4; 20]), Err(Error::Full(_))));
+        assert_eq!(drain(&queue), [[1; 20], [2; 20], [3; 20], [3; 20]]);
+    }
+}
+
+#[test]
+fn a_repair_leaves_the_queue_next_door_alone() {
+    let (dir, path) = setup();
+    let other = open(&dir.queue().join("q.2024"), small(40));
+    other.enqueue(b"next door").unwrap();
+    let queue = open(&path, small(40));
+    queue.enqueue(b"here").unwrap();
+    assert_eq!(queue.verify().unwrap().problems, []);
+    assert_eq!(queue.repair().unwrap().put_aside, <[std::path::PathBuf; 0]>::default());
+    assert_eq!(drain(&queue), [b"here"]);
+    assert_eq!(drain(&other), [b"next door"]);
+}
+
+#[test]
+fn a_repair_keeps_messages_that_wait_for_a_commit() {
+    let (dir, path) = setup();
+    let own = || Options {
+        sync: SyncMode::Group,
+        crc: true,
+        ..small(200)
+    };
+    let queue = open(&path, own());
+    queue.enqueue_many(&[b"good", b"bad!", b"fine"]).unwrap();
+    queue.sync().unwrap();
+    let chunk = fs::File::options().write(true).open(dir.queue().join("q.1")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&chunk, b"X", 10 + 6 + 3).unwrap();
+    queue.enqueue(b"waits").unwrap();
+    let report = queue.verify().unwrap();
+    assert_eq!((report.messages, report.problems.len()), (3, 1));
+    queue.enqueue(b"waits, too").unwrap();
+    assert_eq!(queue.repair().unwrap().problems.len(), 1);
+    queue.enqueue(b"later").unwrap();
+    queue.close().unwrap();
+    let queue = open(&path, own());
+    let expected: [&[u8]; 5] = [b"good", b"fine", b"waits", b"waits, too", b"later"];
+    assert_eq!(drain(&queue), expected);
+}
+
+/// With the last chunk gone there is no place for what waits but a new one.
+#[test]
+fn what_waits_for_a_commit_into_a_lost_chunk_comes_after_a_repair() {
+    let (dir, path) = setup();
+    let own = || Options {
+        sync: SyncMode::Group,
+        ..small(40)
+    };
+    let queue = open(&path, own());
+    queue.enqueue_many(&[&[1; 20][..], &[2; 15]]).unwrap();
+    queue.sync().unwrap();
+    queue.enqueue(b"waits").unwrap();
+    fs::remove_file(dir.queue().join("q.2")).unwrap();
+    assert_eq!(queue.repair().unwrap().problems.len(), 1);
+    assert_eq!(drain(&queue), [&[1; 20][..], b"waits"]);
+}
+
+#[test]
+fn verify_finds_nothing_wrong_while_others_go_on() {
+    let (_dir, path) = setup();
+    let with = |role| Options { role, ..small(200) };
+    let consumer = open(&path, with(Role::Consumer));
+    let producers = [open(&path, with(Role::Producer)), open(&path, with(Role::Producer))];
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                producers[0].enqueue_many(&[[1; 30]; 3]).unwrap();
+            }
+        });
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                consumer.dequeue_many(5).unwrap();
+            }
+        });
+        let found: Vec<_> = (0..1000)
+            .map(|i| if i % 2 == 0 { &consumer } else { &producers[1] })
+            .flat_map(|queue| queue.verify().unwrap().problems)
+            .collect();
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(found, []);
+    });
 }
 
 #[test]

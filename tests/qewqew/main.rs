@@ -101,7 +101,11 @@ fn a_second_chunk_takes_what_does_not_fit_and_goes_with_its_messages() {
     assert_eq!(queue.dequeue().unwrap().unwrap(), b"abcde");
     assert_eq!(queue.dequeue().unwrap().unwrap(), b"ABCDE");
     assert_eq!(queue.dequeue().unwrap(), None);
-    assert_eq!(queue.count_chunks().unwrap(), 1);
+    assert_eq!(
+        queue.count_chunks().unwrap(),
+        0,
+        "as the original counts when it is empty"
+    );
     queue.close().unwrap();
     assert!(names(&dir.queue()).is_empty());
 }
@@ -191,6 +195,32 @@ fn another_chunk_size_is_for_new_entries_only() {
     assert_eq!(queue.count_chunks().unwrap(), 3);
     let lengths: Vec<usize> = drain(&queue).iter().map(Vec::len).collect();
     assert_eq!(lengths, [60, 60, 200, 30], "nothing beyond the smaller size is lost");
+}
+
+#[test]
+fn producers_with_different_chunk_sizes_fill_the_same_chunk() {
+    for sync in MODES {
+        let (_dir, path) = setup();
+        let with = |role, chunk_size| Options {
+            role,
+            sync,
+            ..small(chunk_size)
+        };
+        let consumer = open(&path, with(Role::Consumer, 100));
+        let short = open(&path, with(Role::Producer, 100));
+        let long = open(&path, with(Role::Producer, 1000));
+        short.enqueue(&[1; 1]).unwrap();
+        short.sync().unwrap();
+        long.enqueue(&[2; 500]).unwrap();
+        // Commits what the other has staged behind the end of the chunk as it was when it was opened here.
+        short.sync().unwrap();
+        short.enqueue(&[3; 50]).unwrap();
+        long.enqueue(&[4; 300]).unwrap();
+        let lengths: Vec<usize> = drain(&consumer).iter().map(Vec::len).collect();
+        assert_eq!(lengths, [1, 500, 50, 300], "{sync:?}");
+        short.enqueue(&[5; 20]).unwrap();
+        assert_eq!(drain(&consumer), [[5; 20]], "{sync:?}");
+    }
 }
 
 #[test]
@@ -341,6 +371,24 @@ fn a_bound_refuses_or_waits() {
 }
 
 #[test]
+fn what_no_empty_queue_has_room_for_is_refused_at_once() {
+    let (_dir, path) = setup();
+    let bounded = |bytes| Options {
+        max_bytes: Some(bytes),
+        ..small(64)
+    };
+    let queue = open(&path, bounded(10));
+    let refused = queue.enqueue(&[0; 9]);
+    assert!(
+        matches!(refused, Err(Error::TooLarge { size: 9, limit: 8 })),
+        "nobody waits for what cannot come: {refused:?}"
+    );
+    queue.enqueue(&[0; 8]).unwrap();
+    queue.clear().unwrap();
+    assert!(matches!(DurableQueue::open(&path, bounded(1)), Err(Error::Invalid(_))));
+}
+
+#[test]
 fn a_sleeping_consumer_is_woken_from_another_process() {
     let (dir, path) = setup();
     let consumer = open(
@@ -450,6 +498,63 @@ fn a_peeked_message_is_dequeued_only_while_it_is_the_first() {
     assert!(queue.dequeue_peeked(first).unwrap());
     assert!(!queue.dequeue_peeked(first).unwrap());
     assert_eq!(drain(&queue), [b"b"]);
+}
+
+/// A chunk that starts over and ids that come again bring other messages to the same place.
+#[test]
+fn a_peeked_message_is_not_taken_for_another_in_its_place() {
+    for network in [false, true] {
+        let (_dir, path) = setup();
+        let queue = open(&path, Options { network, ..small(200) });
+        let replacements: [fn(&DurableQueue) -> bool; 2] =
+            [|queue| !drain(queue).is_empty(), |queue| queue.clear().unwrap()];
+        for replace in replacements {
+            queue.enqueue(b"seen").unwrap();
+            let seen = queue.peek_with(|_, _| Ok(())).unwrap().unwrap();
+            assert!(replace(&queue));
+            queue.enqueue(b"next").unwrap();
+            assert!(!queue.dequeue_peeked(seen).unwrap(), "network={network}");
+            assert_eq!(drain(&queue), [b"next"], "network={network}");
+        }
+    }
+}
+
+#[test]
+fn messages_in_front_of_damage_are_handed_over_together() {
+    let damages: [fn(&mut [u8]); 2] = [|bytes| bytes[3] = 200, |bytes| bytes[10] = 0xFF];
+    for damage in damages {
+        let (dir, path) = setup();
+        let queue = open(&path, small(100));
+        queue.enqueue_many(&[[7; 30]; 8]).unwrap();
+        queue.close().unwrap();
+        let second = dir.queue().join("q.2");
+        let mut bytes = fs::read(&second).unwrap();
+        damage(&mut bytes);
+        fs::write(&second, bytes).unwrap();
+        let queue = open(&path, small(100));
+        let got = queue.dequeue_many(100).unwrap();
+        assert_eq!(got, [[7; 30]; 2], "what was taken is not lost with the error");
+        assert!(matches!(queue.dequeue_many(100), Err(Error::Corrupt(_))));
+    }
+}
+
+/// The head has moved, so the message is the caller's, whatever becomes of the chunk that is left.
+#[test]
+fn a_chunk_that_cannot_be_removed_takes_no_message_with_it() {
+    for sync in MODES {
+        let (dir, path) = setup();
+        let queue = open(&path, Options { sync, ..small(40) });
+        for i in 0..3 {
+            queue.enqueue(&[i; 20]).unwrap();
+        }
+        let obstacle = dir.queue().join("q.1.crc");
+        fs::create_dir(&obstacle).unwrap();
+        assert_eq!(drain(&queue), [[0; 20], [1; 20], [2; 20]], "{sync:?}");
+        assert!(names(&dir.queue()).contains(&"q.1".to_owned()));
+        fs::remove_dir(&obstacle).unwrap();
+        queue.close().unwrap();
+        assert!(names(&dir.queue()).is_empty(), "{sync:?}");
+    }
 }
 
 #[test]

@@ -1,16 +1,14 @@
 //! Many messages in one call.
 
-use std::time::Instant;
-
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use super::DurableQueue;
-use crate::Result;
+use super::{DurableQueue, append_in_time};
 use crate::python::messages::Messages;
-use crate::python::wait::Timeout;
+use crate::python::wait::{Timeout, waiting};
 use crate::qewqew::Fill;
 use crate::shared::signal::Wait;
+use crate::{Error, Result};
 
 /// What is taken while attached to the interpreter, straight into Python's own objects; the rest comes without the GIL.
 const AT_ONCE: usize = 1024;
@@ -20,19 +18,25 @@ impl DurableQueue {
     /// Appends any number of messages. Without a wish to wait: all or none. Else in the largest parts that have room.
     pub(super) fn append_all(&self, py: Python<'_>, messages: &Messages<'_>, timeout: Timeout) -> PyResult<()> {
         let slices = messages.as_slices();
-        let limit = self.options.max_bytes;
-        if timeout == Timeout::ZERO || limit.is_none() {
+        if timeout == Timeout::ZERO {
             return self.append(py, &slices, timeout);
         }
         let wait = Wait::from_timeout(timeout.0);
-        for message in slices {
-            let left = match wait {
-                Wait::Until(end) => Timeout(Some(end.saturating_duration_since(Instant::now()))),
-                _ => timeout,
-            };
-            self.append(py, &[message], left)?;
-        }
-        Ok(())
+        let queue = &*self.queue()?;
+        waiting(py, |idle| {
+            let (mut rest, mut part) = (&slices[..], slices.len());
+            while !rest.is_empty() {
+                part = part.clamp(1, rest.len());
+                let (now, later) = rest.split_at(part);
+                let patience = if part > 1 { Wait::No } else { wait };
+                match append_in_time(queue, patience, idle, now) {
+                    Ok(()) => (rest, part) = (later, part * 2),
+                    Err(Error::Full(_)) if part > 1 => part /= 2,
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Up to n messages; `None` when there is none in time.
@@ -70,7 +74,7 @@ impl DurableQueue {
     fn take_at_once<'py>(&self, py: Python<'py>, n: usize) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let limit = n.min(AT_ONCE);
         let (mut taken, mut bytes, mut raised) = (Vec::with_capacity(limit), 0, None);
-        self.queue()?.try_dequeue_now(limit, |length, fill| {
+        let count = self.queue()?.try_dequeue_now(limit, |length, fill| {
             bytes += length;
             if bytes > BYTES_AT_ONCE {
                 return Ok(false);
@@ -80,6 +84,7 @@ impl DurableQueue {
             taken.extend(message);
             Ok(took)
         })?;
+        taken.truncate(count.unwrap_or(0));
         match raised {
             Some(error) if taken.is_empty() => Err(error),
             _ => Ok(taken),
