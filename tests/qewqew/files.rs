@@ -185,6 +185,28 @@ fn a_repair_keeps_messages_that_wait_for_a_commit() {
     assert_eq!(drain(&queue), expected);
 }
 
+#[test]
+fn a_queue_with_a_damaged_checksum_file_opens_and_can_be_repaired() {
+    for network in [false, true] {
+        let (dir, path) = setup();
+        let own = || Options {
+            crc: true,
+            network,
+            ..small(40)
+        };
+        let queue = open(&path, own());
+        queue.enqueue_many(&[[1; 20], [2; 20]]).unwrap();
+        queue.close().unwrap();
+        fs::write(dir.queue().join("q.2.crc"), b"no checksums").unwrap();
+        let queue = open(&path, own());
+        assert_eq!(queue.verify().unwrap().problems.len(), 1, "network={network}");
+        assert!(matches!(queue.enqueue(b"x"), Err(Error::Corrupt(_))));
+        assert_eq!(queue.repair().unwrap().problems.len(), 1, "network={network}");
+        queue.enqueue(b"later").unwrap();
+        assert_eq!(drain(&queue), [&[1; 20][..], &[2; 20], b"later"], "network={network}");
+    }
+}
+
 /// With the last chunk gone there is no place for what waits but a new one.
 #[test]
 fn what_waits_for_a_commit_into_a_lost_chunk_comes_after_a_repair() {

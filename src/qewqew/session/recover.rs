@@ -44,7 +44,7 @@ impl Session {
             }
         }
         // After the staged messages, which belong into the chunk before it.
-        writer.adopt_leftover(store)?;
+        unless_damaged(writer.adopt_leftover(store))?;
         writer.forget();
         drop(writer);
         self.check_positions(touched)
