@@ -44,7 +44,6 @@
 //! ```
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};
@@ -237,8 +236,12 @@ impl Names {
 
     /// The chunk that a file name in the same directory is, if it is one.
     pub fn chunk_of(&self, file_name: &std::ffi::OsStr) -> Option<ChunkId> {
+        self.chunk_in(file_name.as_encoded_bytes())
+    }
+
+    fn chunk_in(&self, file_name: &[u8]) -> Option<ChunkId> {
         let own = self.head.file_name()?.as_encoded_bytes();
-        let digits = file_name.as_encoded_bytes().strip_prefix(own)?.strip_prefix(b".")?;
+        let digits = file_name.strip_prefix(own)?.strip_prefix(b".")?;
         let text = std::str::from_utf8(digits).ok()?;
         let number: u16 = text.parse().ok()?;
         let canonical = number.to_string() == text && number < 65_535;
@@ -247,8 +250,7 @@ impl Names {
 
     /// The chunk whose checksums a file name in the same directory is for, if it is such a name.
     pub fn checks_of(&self, file_name: &std::ffi::OsStr) -> Option<ChunkId> {
-        let chunk = file_name.as_encoded_bytes().strip_suffix(b".crc")?;
-        self.chunk_of(std::ffi::OsStr::from_bytes(chunk))
+        self.chunk_in(file_name.as_encoded_bytes().strip_suffix(b".crc")?)
     }
 
     fn with(&self, suffix: &str) -> PathBuf {
