@@ -142,17 +142,20 @@ impl MessageBatch {
 
     /// The same memory as a `pyarrow.BinaryArray`; this is what `get_arrow` of a queue gives.
     pub(crate) fn to_pyarrow<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        let py = slf.py();
-        let pyarrow = py.import("pyarrow").map_err(|error| {
-            if !error.is_instance_of::<PyModuleNotFoundError>(py) {
-                return error;
-            }
-            let clear = PyImportError::new_err("Arrow arrays need pyarrow: pip install 'tailrace[arrow]'");
-            clear.set_cause(py, Some(error));
-            clear
-        })?;
-        pyarrow.call_method1("array", (slf,))
+        pyarrow(slf.py())?.call_method1("array", (slf,))
     }
+}
+
+/// Asked for before anything is taken out of a queue: messages in an array that cannot be made would be lost.
+pub(crate) fn pyarrow(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
+    py.import("pyarrow").map_err(|error| {
+        if !error.is_instance_of::<PyModuleNotFoundError>(py) {
+            return error;
+        }
+        let clear = PyImportError::new_err("Arrow arrays need pyarrow: pip install 'tailrace[arrow]'");
+        clear.set_cause(py, Some(error));
+        clear
+    })
 }
 
 fn arrow_failed(error: ArrowError) -> PyErr {

@@ -6,7 +6,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::arrow::{BatchBuilder, MessageBatch};
+use super::arrow::{BatchBuilder, MessageBatch, pyarrow};
 use super::buffer::{Payload, message_bytes};
 use super::conq::{LeaseTime, Message, QueueManager, Stats, describe};
 use super::messages::Messages;
@@ -226,6 +226,7 @@ impl Queue {
     /// As ``get_many``, as one ``pyarrow.BinaryArray`` without a Python object for each message.
     #[pyo3(signature = (count, timeout=Timeout::FOREVER), text_signature = "($self, count, timeout=None)")]
     fn get_arrow<'py>(&self, py: Python<'py>, count: usize, timeout: Timeout) -> PyResult<Bound<'py, PyAny>> {
+        pyarrow(py)?;
         loop {
             let leases = self.leases(py, count, timeout)?;
             if leases.is_empty() {

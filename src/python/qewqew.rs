@@ -14,7 +14,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use self::batches::filled;
 use self::ranges::RangeReader;
-use super::arrow::{BatchBuilder, MessageBatch};
+use super::arrow::{BatchBuilder, MessageBatch, pyarrow};
 use super::buffer::Payload;
 use super::closable::Closable;
 use super::messages::Messages;
@@ -306,6 +306,7 @@ impl DurableQueue {
     /// As get_many, as one Arrow array.
     #[pyo3(signature = (n, timeout=Timeout::FOREVER), text_signature = "($self, n, timeout=None)")]
     fn get_arrow<'py>(&self, py: Python<'py>, n: usize, timeout: Timeout) -> PyResult<Bound<'py, PyAny>> {
+        pyarrow(py)?;
         let fill = |queue: &core::DurableQueue| {
             let mut builder = BatchBuilder::with_capacity(n.min(RESERVE), 0);
             let count = queue.dequeue_many_with(n, |length, fill| {

@@ -1,11 +1,13 @@
 """Many messages as one argument: objects, or an Arrow array that is taken by its buffers."""
 
+import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from tailrace import aq, qewqew, ring
+from tailrace._kinds import KINDS
 
 
 @pytest.fixture
@@ -49,3 +51,18 @@ def test_a_snapshot_of_a_ring_comes_as_arrow_with_its_numbers(tmp_path: Path) ->
         assert values.to_pylist() == [b"%08d" % number for number in range(2, 6)]
         assert [int.from_bytes(numbers[at : at + 8], "little") for at in range(0, 32, 8)] == [2, 3, 4, 5]
         assert queue.qsize() == 4
+
+
+@pytest.mark.parametrize("scheme", ["aq", "conq", "mcp", "qewqew", "ring"])
+def test_without_pyarrow_nothing_is_taken(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = f"{tmp_path}/directory#NAME" if scheme in ("conq", "mcp") else f"{tmp_path}/queue"
+    KINDS[scheme].create(rest, KINDS[scheme].parse({}))
+    with KINDS[scheme].writer(rest) as writer, KINDS[scheme].reader(rest) as reader:
+        writer.put(b"kept")
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, "pyarrow", None)
+            with pytest.raises(ImportError, match=r"tailrace\[arrow\]"):
+                reader.get_arrow(5, timeout=0)
+        assert reader.get(timeout=0).rstrip(b"\0") == b"kept"
+        writer.put(b"more")
+        assert reader.get_arrow(5, timeout=1).to_pylist()[0].rstrip(b"\0") == b"more"

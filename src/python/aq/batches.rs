@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use super::super::arrow::{BatchBuilder, MessageBatch};
+use super::super::arrow::{BatchBuilder, MessageBatch, pyarrow};
 use super::super::buffer::message_bytes;
 use super::super::wait::Timeout;
 use super::Queue;
@@ -95,6 +95,7 @@ impl Queue {
 
     /// The same as an Arrow array.
     pub(super) fn take_array<'py>(&self, py: Python<'py>, n: usize, timeout: Timeout) -> PyResult<Bound<'py, PyAny>> {
+        pyarrow(py)?;
         let mut batch = self.handle.with_reader(|reader| fill(reader, n))?;
         if batch.len() == 0 && n > 0 {
             let waited = self.handle.wait_for_commit(py, timeout, |reader| {

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
-use super::super::arrow::{BatchBuilder, MessageBatch};
+use super::super::arrow::{BatchBuilder, MessageBatch, pyarrow};
 use super::super::buffer::Payload;
 use super::super::error::QueueFull;
 use super::super::messages::Messages;
@@ -295,6 +295,7 @@ impl QueueFile {
         timeout: Timeout,
         key: Option<i64>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        pyarrow(py)?;
         let wait = Wait::from_timeout(timeout.0);
         let make = |batch: &Batch| {
             let mut builder = BatchBuilder::with_capacity(batch.len(), batch.bytes().len());
