@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyType};
 
 use self::handle::{Handle, Patience};
-use super::arrow::{BatchBuilder, MessageBatch};
+use super::arrow::{BatchBuilder, MessageBatch, pyarrow};
 use super::buffer::Payload;
 use super::messages::Messages;
 use super::wait::{Timeout, waiting};
@@ -172,7 +172,8 @@ impl Queue {
 
     /// The newest message that is there in full, not taken; None when there is none.
     fn latest<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let latest = self.open_queue()?.latest()?;
+        let queue = self.open_queue()?;
+        let latest = py.detach(|| queue.latest())?;
         Ok(latest.map(|message| PyBytes::new(py, &message.data)))
     }
 
@@ -249,6 +250,7 @@ impl Queue {
     #[pyo3(signature = (n, timeout=None))]
     fn get_arrow<'py>(&self, py: Python<'py>, n: usize, timeout: Option<Timeout>) -> PyResult<Bound<'py, PyAny>> {
         let queue = self.open_queue()?;
+        pyarrow(py)?;
         let size = queue.message_bytes();
         let expected = n.min(queue.len()).min(RESERVE);
         let mut batch = BatchBuilder::with_capacity(expected, expected.saturating_mul(size));

@@ -332,6 +332,24 @@ def test_a_waiting_thread_lets_the_others_run() -> None:
     assert not thread.is_alive()
 
 
+def test_a_look_that_waits_lets_the_others_run(path: Path) -> None:
+    q = ring.Queue.create(path, max_len=2, msg_size=1)
+    q.put(b"there")
+    with path.open("r+b") as file:
+        # A foreign program holds the header.
+        file.seek(16)
+        file.write(struct.pack("<Q", 1))
+    for look in (q.latest, q.snapshot, lambda: q.counters, q.info):
+        thread = threading.Thread(target=pytest.raises, args=(tailrace.WaitTimeout, look))
+        thread.start()
+        began = time.monotonic()
+        time.sleep(0.01)
+        assert time.monotonic() - began < 0.5
+        assert thread.is_alive()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
 def test_ctrl_c_ends_a_wait(path: Path) -> None:
     code = (
         "import sys\nfrom tailrace import ring\nq = ring.Queue.open(sys.argv[1])\nprint('ready', flush=True)\n"
