@@ -66,6 +66,12 @@ impl Memory {
         if same { Ok(()) } else { Err(self.changed()) }
     }
 
+    /// Whether everything that was read from the header still holds: the commit timeout is in no check word.
+    pub(super) fn is_current(&self) -> bool {
+        let timeout_ms = self.region.u32(layout::COMMIT_TIMEOUT).load(Ordering::Relaxed);
+        self.check().is_ok() && timeout_ms == self.geometry.commit_timeout_ms
+    }
+
     #[cold]
     fn changed(&self) -> Error {
         Error::Format(match read_geometry(&self.region) {

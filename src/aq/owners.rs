@@ -164,6 +164,16 @@ impl Memory {
     }
 }
 
+/// Clears all records: the claims went with what was formatted over.
+pub(super) fn forget_all(region: &Region, layout: TrailerLayout) {
+    let used = region.u32(layout.lines_used()).load(Ordering::Relaxed);
+    for line in 0..used.min(layout.lines) {
+        for claim in 0..CLAIMS_PER_LINE {
+            region.u64(claim_at(layout, line, claim)).store(0, Ordering::Relaxed);
+        }
+    }
+}
+
 fn claim_at(layout: TrailerLayout, line: u32, claim: usize) -> usize {
     layout.line(line) + 8 + 8 * claim
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, RwLock};
 use super::control::State;
 use super::layout::{Format, Geometry, TrailerLayout};
 use super::memory::{self, Memory, Trailer};
+use super::owners;
 use super::reader::Reader;
 use super::role::Role;
 use super::snapshot::Snapshot;
@@ -159,6 +160,7 @@ impl Queue {
         let _role = Role::take(&self.region, &self.reader)?;
         memory::format(&self.region, self.size, format)?;
         if let Some(trailer) = &self.trailer {
+            owners::forget_all(&self.region, trailer.layout);
             let laps = self.region.u64(trailer.layout.laps());
             laps.store(0, Ordering::Relaxed);
         }
@@ -169,7 +171,7 @@ impl Queue {
 
     fn memory(&self) -> Result<Arc<Memory>> {
         let known = self.formatted.read().expect("no panic while it is held").clone();
-        if let Some(memory) = known.filter(|memory| memory.check().is_ok()) {
+        if let Some(memory) = known.filter(|memory| memory.is_current()) {
             return Ok(memory);
         }
         // Somebody else may have formatted it since.

@@ -135,11 +135,13 @@ impl Writer {
             return Err(invalid_size(0));
         }
         let most = (geometry.page_count as usize - 1) << geometry.shift;
-        let limit = if extendable {
-            most
+        // A message is claimed in one piece, which extendable queues round up to whole pages.
+        let piece = if extendable {
+            SIZE_LIMIT >> geometry.shift << geometry.shift
         } else {
-            most.min(SIZE_LIMIT as usize)
+            SIZE_LIMIT
         };
+        let limit = most.min(piece as usize);
         if size > limit {
             return Err(Error::TooLarge {
                 size: size as u64,

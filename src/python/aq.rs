@@ -152,7 +152,8 @@ impl Queue {
         Ok(Queue::new(queue, None, "buffer"))
     }
 
-    /// Formats the region anew: whatever was in it is gone. Needs the reader's role; no writer may be at work.
+    /// Formats the region anew: whatever was in it is gone. Needs the reader's role; no writer may be at work. BufferError
+    /// while memoryviews of items are in use.
     #[pyo3(signature = (page_size=64, commit_timeout=0.5, crc32=false, link_identifier=false, extendable=false))]
     fn format(
         &self,
@@ -163,7 +164,7 @@ impl Queue {
         extendable: bool,
     ) -> PyResult<()> {
         let format = format(page_size, commit_timeout, crc32, link_identifier, extendable)?;
-        Ok(self.handle.format(&format)?)
+        self.handle.format(&format)
     }
 
     /// Whether the region holds a queue.

@@ -60,13 +60,18 @@ enum Owner {
 #[derive(Debug, Default)]
 pub(crate) struct Exports(AtomicUsize);
 
+/// Closed because the memory was formatted anew.
+const FORMATTED: usize = CLOSED | 1;
+
 impl Exports {
-    fn enter(&self) -> bool {
-        self.0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
-                (count < CLOSED - 1).then_some(count + 1)
-            })
-            .is_ok()
+    fn enter(&self) -> PyResult<()> {
+        let entered = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+            (count < CLOSED - 1).then_some(count + 1)
+        });
+        match entered {
+            Ok(_) => Ok(()),
+            Err(_) => Err(self.check_format().err().unwrap_or(Error::Closed).into()),
+        }
     }
 
     fn leave(&self) {
@@ -79,11 +84,39 @@ impl Exports {
         // SYNC: view-exports
         match self.0.compare_exchange(0, CLOSED, Ordering::Acquire, Ordering::Acquire) {
             Ok(_) | Err(CLOSED) => Ok(()),
-            Err(exports) => Err(PyBufferError::new_err(format!(
-                "the memory of the queue is still in use by {exports} memoryview(s): release them first"
-            ))),
+            Err(exports) => Err(in_use(exports)),
         }
     }
+
+    /// `BufferError` while somebody is in.
+    pub(crate) fn check_unused(&self) -> PyResult<()> {
+        // SYNC: view-exports
+        match self.0.load(Ordering::Acquire) {
+            0 | CLOSED => Ok(()),
+            exports => Err(in_use(exports)),
+        }
+    }
+
+    /// Lets nobody in any more, because there is another queue in the memory now.
+    pub(crate) fn close_for_format(&self) {
+        self.0.store(FORMATTED, Ordering::Relaxed);
+    }
+
+    /// Refuses what belongs to the queue that was in the memory before.
+    pub(crate) fn check_format(&self) -> Result<()> {
+        if self.0.load(Ordering::Relaxed) == FORMATTED {
+            return Err(Error::Invalid(
+                "the queue was formatted anew: the item is not in it any more".into(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn in_use(exports: usize) -> PyErr {
+    PyBufferError::new_err(format!(
+        "the memory of the queue is still in use by {exports} memoryview(s): release them first"
+    ))
 }
 
 // SAFETY: `start` points into the owner, which is held while it is used and permits access by several threads: a region is
@@ -185,8 +218,8 @@ impl View {
     }
 
     fn export(&self) -> PyResult<()> {
-        if self.in_use.as_ref().is_some_and(|queue| !queue.enter()) {
-            return Err(Error::Closed.into());
+        if let Some(queue) = &self.in_use {
+            queue.enter()?;
         }
         self.state
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |state| {

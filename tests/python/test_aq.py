@@ -318,6 +318,24 @@ def test_bad_arguments_come_before_everything_else(path: Path) -> None:
         aq.Queue.open(path.with_name("other")).put(b"x")
 
 
+def test_the_largest_message_of_an_extendable_queue_is_named(path: Path) -> None:
+    # One claim has at most 1,048,575 bytes, in whole pages.
+    q = aq.Queue.create(path, size=8 << 20, page_size=4096, extendable=True)
+    limit = 255 * 4096
+    q.put(bytes(limit))
+    assert len(q.get()) == limit
+    for size in (limit + 1, 1 << 20, 2 << 20, 9 << 20):
+        for put in (lambda size=size: q.put(bytes(size)), lambda size=size: q.put_many([b"x", bytes(size)])):
+            with pytest.raises(tailrace.MessageTooLarge, match=f"{size} bytes.*{limit} bytes") as caught:
+                put()
+            assert (caught.value.size, caught.value.limit) == (size, limit)
+    assert q.empty()
+    item = q.writer().claim(0)
+    assert all(item.write(bytes(1_000_000)) for _ in range(3))
+    q.writer().commit(item)
+    assert len(q.get()) == 3_000_000
+
+
 def test_closing(q: aq.Queue) -> None:
     other = aq.Queue.open(q.path)
     r = q.reader()

@@ -98,6 +98,102 @@ def test_a_claim_in_a_with_block(q: aq.Queue) -> None:
         assert got.is_released
 
 
+def test_a_block_that_raises_with_a_memoryview_in_use_gives_the_claim_up(q: aq.Queue) -> None:
+    w = q.writer()
+    views = []
+
+    def fail() -> None:
+        with w.claim(3) as item:
+            views.append(memoryview(item))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    for refused in (lambda: views[0].obj.write(b"x"), lambda: w.commit(views[0].obj)):
+        with pytest.raises(ValueError, match="given up"):
+            refused()
+    q.put(b"next")
+    # The view can still write: nobody else is given its memory.
+    assert q.get() == b"next"
+    views[0][:] = b"no!"
+    views.clear()
+    assert q.reap() == 0
+    assert q.incomplete_count == 0
+    first = q.snapshot()[0]
+    assert (bytes(first), first.is_committed, first.is_released) == (b"no!", False, True)
+
+
+def test_a_block_that_raises_after_close_says_what_it_raised(q: aq.Queue) -> None:
+    def fail() -> None:
+        with q.writer().claim(3):
+            q.close()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+
+@pytest.mark.parametrize("page_size", [8, 4096])
+def test_items_of_an_earlier_format_are_refused(path: Path, page_size: int) -> None:
+    q = aq.Queue.create(path, size=1 << 16, page_size=8)
+    w, r = q.writer(), q.reader()
+    q.put(b"retrieve")
+    claims = [w.claim(8) for _ in range(200)]
+    got, shown = r.retrieve(), q.snapshot()[0]
+    assert got is not None
+    view = memoryview(claims[-1])
+    with pytest.raises(BufferError, match="1 memoryview"):
+        q.format(page_size=page_size)
+    assert bytes(got) == b"retrieve"
+    view.release()
+    q.format(page_size=page_size)
+    q.put(b"of today")
+    for item in (claims[0], claims[-1]):
+        for attempt in (
+            lambda item=item: item.write(b"scribble"),
+            lambda item=item: item.printf("scribble"),
+            lambda item=item: w.commit(item),
+            lambda item=item: bytes(item),
+            lambda item=item: memoryview(item),
+        ):
+            with pytest.raises(ValueError, match="formatted anew"):
+                attempt()
+    for attempt in (lambda: r.release(got), lambda: bytes(got), lambda: memoryview(got)):
+        with pytest.raises(ValueError, match="formatted anew"):
+            attempt()
+    assert bytes(shown) == b"retrieve"
+    del claims, item
+    assert q.get() == b"of today"
+
+
+def test_claims_of_an_earlier_format_keep_no_pages(path: Path) -> None:
+    q = aq.Queue.create(path, page_size=64)
+    earlier = q.writer().claim(64)
+    q.format(page_size=64, commit_timeout=0)
+    everything = q.available_size
+    # In the same place, with the same size, and its owner is known to be done with it.
+    q.writer().claim(64)
+    assert q.reap() == 0
+    time.sleep(0.01)
+    assert q.reap() == 1
+    assert q.available_size == everything
+    assert earlier.size == 64
+
+
+def test_a_format_is_seen_through_other_handles(path: Path) -> None:
+    with aq.Queue.create(path, commit_timeout=0.5) as q, aq.Queue.open(path) as other:
+        assert other.commit_timeout == 0.5
+        q.format(commit_timeout=5)
+        assert other.commit_timeout == 5
+    with aq.Queue.open(path) as q, aq.Queue.open(path) as other, other.reader():
+        q.put(b"kept")
+        got = memoryview(q.writer().claim(4))
+        got.release()
+        with pytest.raises(tailrace.AlreadyOpen):
+            q.format()
+        assert other.get() == b"kept"
+
+
 def test_a_lost_claim_is_never_reported_as_success(path: Path) -> None:
     q = aq.Queue.create(path, size=1024, page_size=16, commit_timeout=0.01)
     w, r = q.writer(), q.reader()

@@ -24,7 +24,7 @@ pub(super) struct Handle {
     queue: Closable<Queue>,
     pub(super) path: Option<PathBuf>,
     /// Views of this queue's memory that are in use.
-    pub(super) exports: Arc<Exports>,
+    exports: Mutex<Arc<Exports>>,
     writer: Mutex<Option<Writer>>,
     reader: Mutex<Option<Reader>>,
     reader_open: AtomicBool,
@@ -42,7 +42,7 @@ impl Handle {
         Handle {
             queue,
             path,
-            exports: Arc::default(),
+            exports: Mutex::default(),
             writer: Mutex::default(),
             reader: Mutex::default(),
             reader_open: AtomicBool::new(false),
@@ -68,6 +68,11 @@ impl Handle {
     #[inline]
     pub(super) fn open(&self) -> Result<Arc<Queue>> {
         self.here().queue.get()
+    }
+
+    /// Counts the views of the queue that is in the memory now.
+    pub(super) fn exports(&self) -> Arc<Exports> {
+        locked(&self.exports).clone()
     }
 
     /// Calls `use_it` with the writer of this process.
@@ -117,13 +122,18 @@ impl Handle {
         }
     }
 
-    /// Forgets writer and reader, because the region was formatted anew.
-    pub(super) fn format(&self, format: &crate::aq::Format) -> Result<()> {
+    /// Forgets writer, reader and items, because the region is formatted anew. BufferError while memoryviews are in use.
+    pub(super) fn format(&self, format: &crate::aq::Format) -> PyResult<()> {
         let queue = self.open()?;
-        locked(&self.here().writer).take();
+        let mut exports = locked(&self.exports);
+        let mut writer = locked(&self.here().writer);
         let mut reader = locked(&self.here().reader);
+        exports.check_unused()?;
         let had_reader = reader.take().is_some();
         queue.format(format)?;
+        // Still attached to the interpreter: no view was made in between.
+        std::mem::take(&mut *exports).close_for_format();
+        *writer = None;
         if had_reader {
             *reader = Some(queue.reader()?);
         }
@@ -132,7 +142,7 @@ impl Handle {
 
     pub(super) fn close(&self) -> PyResult<()> {
         let here = self.here();
-        self.exports.close()?;
+        locked(&self.exports).close()?;
         let queue = here.queue.close();
         locked(&here.writer).take();
         locked(&here.reader).take();

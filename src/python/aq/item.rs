@@ -1,12 +1,13 @@
 //! `Item`: a claim to be written, a retrieved item, or one of a snapshot; its memoryview is the memory of the queue itself.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
 
-use super::super::buffer::{Access, Payload, View};
+use super::super::buffer::{Access, Exports, Payload, View};
 use super::handle::Handle;
 use crate::aq::{self, ClaimData, SnapshotItem};
 use crate::shared::region::Region;
@@ -28,6 +29,10 @@ pub(crate) struct Item {
     handle: Arc<Handle>,
     state: Mutex<State>,
     segments: Vec<Py<Item>>,
+    /// Those of the queue that it is in; another one may be formatted in its place.
+    exports: Arc<Exports>,
+    /// Its block raised while memoryviews of it were in use: it is given up when they are gone, and it with them.
+    left: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -114,6 +119,8 @@ impl Item {
             handle: handle.clone(),
             state: Mutex::new(state),
             segments,
+            exports: handle.exports(),
+            left: AtomicBool::new(false),
         };
         Py::new(py, PyClassInitializer::from(view).add_subclass(item))
     }
@@ -127,7 +134,7 @@ impl Item {
                 "only a claimed item can be committed, this one was retrieved",
             ));
         };
-        this.handle.open()?;
+        this.check_here()?;
         if data.is_open() {
             slf.as_super().get().try_close()?;
         }
@@ -144,13 +151,25 @@ impl Item {
         if *released {
             return Err(PyValueError::new_err("the item was released before"));
         }
-        this.handle.open()?;
+        this.check_here()?;
         for segment in &this.segments {
             segment.bind(slf.py()).as_super().get().try_close()?;
         }
         slf.as_super().get().try_close()?;
         *released = true;
         Ok(this.handle.with_reader(|reader| reader.release(item.clone()))?)
+    }
+
+    /// Refuses what cannot be committed or released any more, whatever state it is in.
+    fn check_here(&self) -> Result<()> {
+        self.handle.open()?;
+        self.exports.check_format()?;
+        if self.left.load(Ordering::Relaxed) {
+            return Err(Error::Invalid(
+                "the item was given up: it is not a claim any more".into(),
+            ));
+        }
+        Ok(())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -162,6 +181,7 @@ impl Item {
         let State::Claimed(data) = &mut *state else {
             return Err(PyValueError::new_err("a retrieved item is read-only"));
         };
+        self.check_here()?;
         Ok(self.handle.with_writer(|writer| change(writer, data))?)
     }
 
@@ -175,14 +195,22 @@ impl Item {
 
 impl Drop for Item {
     fn drop(&mut self) {
-        // Nobody can write to the claim any more; the reader gives it out by the commit timeout. The claims of a closed
-        // handle are those of a participant that has left.
-        if let (State::Claimed(data), Ok(queue)) = (
+        // The claims of a closed handle are those of a participant that has left, those of another format are no more.
+        let (State::Claimed(data), Ok(queue), Ok(())) = (
             self.state.get_mut().unwrap_or_else(PoisonError::into_inner),
             self.handle.open(),
-        ) {
-            data.forget(queue.region());
+            self.exports.check_format(),
+        ) else {
+            return;
+        };
+        if *self.left.get_mut() {
+            let _ = self.handle.with_writer(|writer| {
+                writer.give_up(data);
+                Ok(())
+            });
         }
+        // Nobody can write to the claim any more; the reader gives it out by the commit timeout.
+        data.forget(queue.region());
     }
 }
 
@@ -285,6 +313,7 @@ impl Item {
         }
         let this = slf.get();
         if let State::Claimed(data) = &*this.state() {
+            this.exports.check_format()?;
             let bytes = this.handle.with_writer(|writer| Ok(writer.to_vec(data)))?;
             return Ok(PyBytes::new(slf.py(), &bytes));
         }
@@ -318,11 +347,16 @@ impl Item {
                 .into()),
             },
             (true, true) => {
-                slf.as_super().get().try_close()?;
-                this.with_claim(|writer, claim| {
+                // What the block raised is what the caller wants to see, and its traceback holds the block's memoryviews.
+                if slf.as_super().get().try_close().is_err() {
+                    this.left.store(true, Ordering::Relaxed);
+                    return Ok(());
+                }
+                let _ = this.with_claim(|writer, claim| {
                     writer.give_up(claim);
                     Ok(())
-                })
+                });
+                Ok(())
             }
             (false, true) => Item::release(slf).map(drop),
         }
@@ -344,7 +378,7 @@ impl Item {
 
 fn memory_view(handle: &Arc<Handle>, offset: usize, length: usize, access: Access) -> Result<View> {
     let view = View::of_region(handle.open()?.region(), offset, length, access)?;
-    Ok(view.counted_by(handle.exports.clone()))
+    Ok(view.counted_by(handle.exports()))
 }
 
 fn joined(region: &Region, spans: &[(usize, usize)]) -> Vec<u8> {
