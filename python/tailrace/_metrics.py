@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from tailrace.errors import FormatError
+
 __all__ = ["metrics"]
 
 #: Where each kind tells how many messages wait in it.
@@ -64,7 +66,7 @@ def _depth(counters: dict[str, int | float], info: dict[str, Any]) -> int:
     for name in _DEPTH:
         if name in counters:
             return int(counters[name])
-    raise KeyError(f"{info['kind']} does not tell its depth")
+    raise FormatError(f"{info['kind']} does not tell its depth: it is not formatted")
 
 
 def _numbers(given: dict[str, Any]) -> dict[str, int | float]:

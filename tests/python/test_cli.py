@@ -91,6 +91,26 @@ def test_info_ls_and_top_agree_on_what_is_there(url, tmp_path):
     assert kind in tailrace("info", url).stdout.decode()
 
 
+def test_what_looks_like_markup_is_shown_as_it_is(tmp_path):
+    url = f"aq:{tmp_path}/[red]q[bold]:smile:"
+    tailrace("create", url)
+    messages = ["[bold]x[/red]", "y[/]", ":smile:"]
+    tailrace("put", url, *(part for message in messages for part in ("-m", message)))
+    shown = tailrace("snapshot", url).stdout.decode()
+    assert all(message in shown for message in messages)
+    assert url in tailrace("ls", tmp_path).stdout.decode()
+    assert url in tailrace("top", url, "-n", "1").stdout.decode()
+
+
+def test_each_look_of_top_is_there_at_once(tmp_path):
+    url = f"ring:{tmp_path}/queue"
+    tailrace("create", url)
+    with subprocess.Popen([*COMMAND, "top", url, "--json", "-i", "30"], stdout=subprocess.PIPE) as top:
+        assert json.loads(top.stdout.readline())[0]["depth"] == 0
+        top.send_signal(signal.SIGINT)
+    assert top.returncode == 130
+
+
 def test_rm_asks_for_force_and_leaves_nothing(url, tmp_path):
     tailrace("put", url, "-m", "precious")
     assert "has 1 messages" in complaint("rm", url)
@@ -146,6 +166,13 @@ def test_a_missing_durable_queue_is_made_by_put(tmp_path):
         (["info", "ring:{}/text"], "not a ring"),
         (["create", "aq:{}/new", "-o", "size=many"], "'many' is not a size"),
         (["create", "aq:{}/new", "-o", "page_size=3"], "power of two"),
+        (["create", "aq:{}/new", "-o", "size=99999999999999999999"], "out of range"),
+        (["create", "ring:{}/new", "-o", "max_len=-1"], "max_len: '-1' is not a whole number from 0 to 4294967295"),
+        (["create", "ring:{}/new", "-o", "msg_size=4294967296"], "msg_size: '4294967296' is not a whole number"),
+        (["create", "mcp:{}/new#Q", "-o", "record_size=10G"], "out of range"),
+        (["info", "aq:{}/text"], "is not formatted"),
+        (["rm", "aq:{}/text", "--force"], "is not formatted"),
+        (["rm", "ring:{}/text", "--force"], "not a ring"),
         (["create", "aq:{}/new", "-o", "colour=red"], "no option 'colour'"),
         (["create", "aq:{}/new", "-o", "size"], "expected NAME=VALUE"),
         (["verify", "aq:{}/text"], "only qewqew"),
@@ -161,6 +188,7 @@ def test_a_missing_durable_queue_is_made_by_put(tmp_path):
 def test_wrong_input_is_one_clear_line_and_code_2(tmp_path, arguments, said):
     (tmp_path / "text").write_bytes(b"this is no queue at all, only some text\n" * 100)
     assert said in complaint(*(text.format(tmp_path) for text in arguments))
+    assert (tmp_path / "text").exists()
 
 
 def test_wrong_json_names_the_line_and_the_rest_is_not_put(tmp_path):

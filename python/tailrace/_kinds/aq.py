@@ -7,6 +7,7 @@ from typing import Any
 
 from tailrace._kinds.base import Option, boolean, size
 from tailrace._kinds.one_file import OneFile
+from tailrace.errors import FormatError
 
 __all__ = ["Aq"]
 
@@ -31,6 +32,16 @@ class Aq(OneFile):
         from tailrace import aq
 
         return aq.Queue
+
+    def writer(self, rest: str) -> Any:
+        # Any file can be opened, to be formatted: only a queue may be shown, filled or removed as one.
+        queue = super().writer(rest)
+        if not queue.is_formatted:
+            queue.close()
+            raise FormatError(f"{rest} is not formatted as an aq queue")
+        return queue
+
+    reader = writer
 
     def urls(self, path: Path) -> Iterator[str]:
         with path.open("rb") as file:

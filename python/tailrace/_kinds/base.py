@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-__all__ = ["Kind", "Option", "behind", "boolean", "size"]
+__all__ = ["Kind", "Option", "behind", "boolean", "count", "size"]
 
 #: As ``src/python/tokens.rs`` lays them out: the number of a message, and what tail does not need.
 TOKEN = struct.Struct("<QQQ")
@@ -38,6 +38,18 @@ def size(text: str) -> int:
     if not digits.isdigit() or suffix not in _SUFFIXES:
         raise ValueError(f"{text!r} is not a size such as 65536, 64K or 1M")
     return int(digits) * _SUFFIXES[suffix]
+
+
+def count(text: str) -> int:
+    """Read a whole number.
+
+    >>> count("16")
+    16
+    """
+    number = int(text) if text.strip().isdecimal() else -1
+    if not 0 <= number < 1 << 32:
+        raise ValueError(f"{text!r} is not a whole number from 0 to {(1 << 32) - 1}")
+    return number
 
 
 def boolean(text: str) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tailrace._kinds.base import Kind, Option, behind, size
+from tailrace._kinds.base import Kind, Option, behind, count, size
 from tailrace._url import directory_and_name
 from tailrace.errors import QueueNotFound
 
@@ -18,7 +18,7 @@ class Conq(Kind):
 
     scheme = "conq"
     options = (
-        Option("max_messages", int, 1_000_000, "messages that it holds"),
+        Option("max_messages", count, 1_000_000, "messages that it holds"),
         Option("max_message_size", size, 65_536, "bytes of the longest message"),
         Option("max_bytes", size, 1 << 30, "bytes of all messages together"),
     )

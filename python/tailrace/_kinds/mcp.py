@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tailrace._kinds.base import Kind, Option, behind, size
+from tailrace._kinds.base import Kind, Option, behind, count, size
 from tailrace._url import directory_and_name
 from tailrace.errors import QueueExists, QueueNotFound
 
@@ -18,10 +18,10 @@ class Mcp(Kind):
 
     scheme = "mcp"
     options = (
-        Option("max_messages", int, 1000, "messages that it holds"),
-        Option("buffers", int, 1000, "of those, how many in memory; the rest goes to disk"),
+        Option("max_messages", count, 1000, "messages that it holds"),
+        Option("buffers", count, 1000, "of those, how many in memory; the rest goes to disk"),
         Option("record_size", size, 65_536, "bytes of the longest message"),
-        Option("family_size", int, 0, "members, each a queue of its own; 0 is a single queue"),
+        Option("family_size", count, 0, "members, each a queue of its own; 0 is a single queue"),
     )
 
     def create(self, rest: str, options: Mapping[str, Any]) -> None:

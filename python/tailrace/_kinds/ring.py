@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tailrace._kinds.base import Option
+from tailrace._kinds.base import Option, count
 from tailrace._kinds.one_file import OneFile
 
 __all__ = ["Ring"]
@@ -19,8 +19,8 @@ class Ring(OneFile):
     scheme = "ring"
     pads = True
     options = (
-        Option("max_len", int, 1024, "messages that it holds"),
-        Option("msg_size", int, 8, "words of 8 bytes that every message has"),
+        Option("max_len", count, 1024, "messages that it holds"),
+        Option("msg_size", count, 8, "words of 8 bytes that every message has"),
     )
 
     def queue(self) -> Any:

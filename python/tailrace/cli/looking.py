@@ -12,7 +12,7 @@ from rich.table import Table
 from tailrace import _metrics
 from tailrace._kinds import find, queues_in
 from tailrace.cli.making import Url
-from tailrace.cli.output import AsJson, complain, console, print_json, print_pairs, print_table, shown
+from tailrace.cli.output import AsJson, add_row, complain, console, print_json, print_pairs, print_table
 
 __all__ = ["COMMANDS"]
 
@@ -148,7 +148,7 @@ def _top_table(rows: list[dict[str, Any]]) -> Table:
     for head in heads:
         table.add_column(head, justify="left" if head == "queue" else "right")
     for row in rows:
-        table.add_row(*(shown(value) for value in row.values()))
+        add_row(table, row.values())
     return table
 
 

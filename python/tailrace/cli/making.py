@@ -31,7 +31,10 @@ def create(
     kind, rest = find(url)
     pairs = [name_and_value(text) for text in option or []]
     values = kind.parse({name.replace("-", "_"): value for name, value in pairs})
-    kind.create(rest, values)
+    try:
+        kind.create(rest, values)
+    except OverflowError as error:
+        raise ValueError(f"an option is out of range: {error}") from None
     if json:
         print_json({"url": url, "kind": kind.scheme, **values})
 

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-__all__ = ["AsJson", "complain", "console", "print_json", "print_pairs", "print_table"]
+__all__ = ["AsJson", "add_row", "complain", "console", "print_json", "print_pairs", "print_table", "shown"]
 
 #: The option of everything that prints data.
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -27,8 +28,8 @@ def complain(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document in one line."""
-    print(json.dumps(value, default=_plain))
+    """Print one JSON document in one line, for whoever reads along."""
+    print(json.dumps(value, default=_plain), flush=True)
 
 
 def _plain(value: Any) -> Any:
@@ -47,8 +48,13 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -
         numeric = any(isinstance(row[name], int | float) for row in rows)
         table.add_column(head, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(shown(row[name]) for name in columns))
+        add_row(table, (row[name] for name in columns))
     console().print(table)
+
+
+def add_row(table: Table, values: Iterable[Any]) -> None:
+    """Add a row of values as they are: what a message or a path has in brackets is no markup."""
+    table.add_row(*(Text(shown(value)) for value in values))
 
 
 def print_pairs(value: Mapping[str, Any], indent: int = 0) -> None:
