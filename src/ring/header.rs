@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::layout::{Range, Stamp};
 use super::queue::Queue;
+use super::suspects::HeaderWatch;
 use crate::shared::lock::{Guard, Lock};
 use crate::shared::roster::Holder;
 use crate::shared::signal::Wait;
@@ -48,39 +49,52 @@ impl Queue {
 
     /// Takes the header lock; what a dead holder was doing is repaired. [`Error::TimedOut`] when a living one keeps it.
     pub(super) fn header(&self, wait: Wait) -> Result<Guard<'_, impl Fn(u64) + '_>> {
+        self.header_watched(wait, &mut HeaderWatch::default())
+    }
+
+    /// As [`Queue::header`], for calls that wait in several attempts: `watch` is theirs.
+    pub(super) fn header_watched<'a>(
+        &'a self,
+        wait: Wait,
+        watch: &mut HeaderWatch,
+    ) -> Result<Guard<'a, impl Fn(u64) + use<'a>>> {
         let mut attempt = self.header_word().acquire(Wait::No, self.repairer());
         let mut looks = 0;
         while let Err(Error::TimedOut) = attempt {
+            let (look, break_foreign) = self.next_look(wait, looks, watch)?;
             attempt = self
                 .header_word()
-                .acquire(self.next_look(wait, looks)?, self.repairer());
+                .break_foreign_after(break_foreign)
+                .acquire(look, self.repairer());
             looks += 1;
         }
         let guard = attempt?;
+        watch.forget();
         self.notice_foreign();
         Ok(guard)
     }
 
     #[inline(always)]
     fn header_word(&self) -> Lock<'_> {
-        Lock::new(self.memory.header_lock(), &self.roster).break_foreign_after(self.options.foreign_timeout)
+        Lock::new(self.memory.header_lock(), &self.roster)
     }
 
     #[inline(always)]
-    fn repairer(&self) -> impl Fn(u64) + Copy + '_ {
+    fn repairer<'a>(&'a self) -> impl Fn(u64) + Copy + use<'a> {
         |_| self.repair()
     }
 
-    /// How long to look at the held lock next.
-    fn next_look(&self, wait: Wait, looks: u32) -> Result<Wait> {
+    /// How long to look at the held lock next, and how old a foreign word in it must be to be broken.
+    fn next_look(&self, wait: Wait, looks: u32, watch: &mut HeaderWatch) -> Result<(Wait, Option<Duration>)> {
         let held = self.memory.header_lock().load(Ordering::Relaxed);
-        if looks > 0 && self.roster.holder(held)? == Holder::Foreign {
+        let ask = looks > 0 || self.options.foreign_timeout.is_some();
+        let foreign = ask && self.roster.holder(held)? == Holder::Foreign;
+        if looks > 0 && foreign {
             self.rescue_beside_foreign()?;
         }
-        // Long enough for one look to see a foreign word that is old enough to be broken.
-        let limit = self.options.foreign_timeout.unwrap_or_default().saturating_add(LOOK);
-        let look = wait.remaining(limit).ok_or(Error::TimedOut)?;
-        Ok(Wait::from_timeout(Some(look)))
+        let overdue = foreign && watch.is_overdue(self, held);
+        let look = wait.remaining(LOOK).ok_or(Error::TimedOut)?;
+        Ok((Wait::from_timeout(Some(look)), overdue.then_some(Duration::ZERO)))
     }
 
     /// START and LEN that are not as one of us left them are a foreign program's doing: its messages have no stamps.

@@ -257,3 +257,43 @@ fn a_panicking_writer_abandons_and_a_panicking_reader_loses() {
         (3, 1, 1, 0)
     );
 }
+
+/// A writer keeps its slot while a whole turn of the ring goes past it: its message is then among newer ones.
+#[test]
+fn looks_know_an_overtaken_message() {
+    let ring = Queue::anonymous(3, 1).unwrap();
+    let slow = ring.claim(Wait::No).unwrap();
+    let sequences = || -> Vec<_> {
+        let messages = ring.snapshot().unwrap();
+        messages.iter().map(|message| message.sequence.unwrap()).collect()
+    };
+    for number in 1..=5 {
+        assert_eq!(ring.enqueue(&[number]).unwrap(), u64::from(number));
+    }
+    slow.write(b"late");
+    slow.unlock();
+    assert_eq!(sequences(), [0, 4, 5]);
+    for number in 6..=8 {
+        assert_eq!(ring.latest().unwrap().unwrap().sequence, Some(number - 1));
+        ring.enqueue(&[number as u8]).unwrap();
+    }
+    assert_eq!(sequences(), [6, 7, 8]);
+    assert_eq!(ring.latest().unwrap().unwrap().data[0], 8);
+}
+
+#[test]
+fn the_latest_is_an_overtaken_message_only_where_there_is_no_other() {
+    let ring = Queue::anonymous(3, 1).unwrap();
+    let slow = ring.claim(Wait::No).unwrap();
+    ring.enqueue(b"1").unwrap();
+    ring.enqueue(b"2").unwrap();
+    let writing = ring.claim(Wait::No).unwrap();
+    slow.write(b"late");
+    slow.unlock();
+    assert_eq!(ring.latest().unwrap().unwrap().sequence, Some(2));
+    assert_eq!(ring.try_dequeue().unwrap().unwrap().sequence, Some(2));
+    assert_eq!(ring.latest().unwrap().unwrap().sequence, Some(0));
+    writing.write(b"3");
+    writing.unlock();
+    assert_eq!(ring.latest().unwrap().unwrap().sequence, Some(3));
+}

@@ -134,9 +134,12 @@ impl Queue {
     #[cold]
     pub(super) fn take_oldest(&self, suspects: &mut Suspects) -> Result<Option<ReadHold<'_>>> {
         for _ in 0..ROUNDS.saturating_add(self.memory.max_len()) {
-            let header = match self.header(Wait::No) {
+            let header = match self.header_watched(Wait::No, &mut suspects.header) {
                 // A stopped or foreign holder; a dead one takes a millisecond to be known.
-                Err(Error::TimedOut) => self.header(Wait::from_timeout(Some(super::queue::GLANCE))),
+                Err(Error::TimedOut) => {
+                    let glance = Wait::from_timeout(Some(super::queue::GLANCE));
+                    self.header_watched(glance, &mut suspects.header)
+                }
                 header => header,
             };
             let header = match header {

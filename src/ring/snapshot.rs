@@ -32,23 +32,39 @@ impl Queue {
                 }
             }
         }
+        // The message of a writer that was overtaken stays in its slot, among newer ones.
+        if messages.iter().all(|message| message.sequence.is_some()) {
+            messages.sort_by_key(|message| message.sequence);
+        }
         Ok(messages)
     }
 
     /// A copy of the newest message that is there in full, without taking it.
     pub fn latest(&self) -> Result<Option<Message>> {
         for _ in 0..ROUNDS {
-            let range = {
+            let (range, newer) = {
                 let _header = self.header(self.patience())?;
-                self.memory.range()?
+                (self.memory.range()?, self.enqueued())
             };
             if range.len == 0 {
                 return Ok(None);
             }
+            let mut overtaken: Option<Message> = None;
             for place in (0..range.len).rev() {
-                if let Some(message) = self.peek(range.nth(place, self.memory.max_len()))? {
+                let Some(message) = self.peek(range.nth(place, self.memory.max_len()))? else {
+                    continue;
+                };
+                // That of a writer that a whole turn of the ring went past is where a new one would be.
+                let late = |sequence: u64| sequence.saturating_add(self.memory.max_len().into()) < newer;
+                if !message.sequence.is_some_and(late) {
                     return Ok(Some(message));
                 }
+                if overtaken.as_ref().is_none_or(|other| other.sequence < message.sequence) {
+                    overtaken = Some(message);
+                }
+            }
+            if overtaken.is_some() {
+                return Ok(overtaken);
             }
         }
         Ok(None)

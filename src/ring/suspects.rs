@@ -37,9 +37,34 @@ pub(super) enum Verdict {
     Dead,
 }
 
+/// A foreign word in the header lock, and since when it was seen there: longer than any single look at it lasts.
+#[derive(Debug, Default)]
+pub(super) struct HeaderWatch(Option<(u64, Since)>);
+
+impl HeaderWatch {
+    /// Whether the word has been there for longer than the user has patience with it.
+    pub(super) fn is_overdue(&mut self, queue: &Queue, word: u64) -> bool {
+        let Some(limit) = queue.options.foreign_timeout else {
+            return false;
+        };
+        match self.0 {
+            Some((seen, since)) if seen == word => since.is_over(limit),
+            _ => {
+                self.0 = Some((word, Since::now()));
+                false
+            }
+        }
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.0 = None;
+    }
+}
+
 /// The holders that one call has met.
 #[derive(Debug, Default)]
 pub(super) struct Suspects {
+    pub(super) header: HeaderWatch,
     known: Vec<(u32, u64, Verdict)>,
     foreign_since: Option<(u32, u64, Since)>,
 }

@@ -7,6 +7,8 @@
 //! The slot is locked before START and LEN say that it is part of the queue: a death in between leaves a locked slot outside
 //! of the queue, never an unlocked one with garbage inside.
 
+use std::time::Duration;
+
 use super::intent::{Fate, Intent, Kind};
 use super::layout::{Counter, Range, Stamp};
 use super::queue::Queue;
@@ -18,6 +20,9 @@ use crate::{Error, Result};
 
 /// So many different holders in the way of one call are not honest.
 const ROUNDS: u32 = 10_000;
+
+/// How long one attempt to enqueue lasts while somebody is in the way.
+const SLICE: Duration = Duration::from_millis(50);
 
 /// A slot to take, and what that does to the queue.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +81,20 @@ impl Queue {
         }
     }
 
+    /// As [`Queue::enqueue_within`]. `idle` is called at least every 50 ms of waiting; its error ends the wait.
+    pub fn enqueue_idling(&self, message: &[u8], wait: Wait, mut idle: impl FnMut() -> Result<()>) -> Result<u64> {
+        let mut outcome = self.enqueue_within(message, Wait::No);
+        // A foreign holder's time runs on from one attempt to the next.
+        let mut suspects = Suspects::default();
+        while let (Err(Error::TimedOut | Error::Full(_)), Some(slice)) = (&outcome, wait.remaining(SLICE)) {
+            idle()?;
+            suspects.forget();
+            let claimed = self.claim_watched(Wait::from_timeout(Some(slice)), &mut suspects);
+            outcome = claimed.map(|hold| hold.deliver(message));
+        }
+        outcome
+    }
+
     #[cold]
     fn enqueue_slowly(&self, message: &[u8], wait: Wait) -> Result<u64> {
         Ok(self.claim(wait)?.deliver(message))
@@ -100,10 +119,13 @@ impl Queue {
 
     /// Takes a slot for writing.
     pub(super) fn claim(&self, wait: Wait) -> Result<WriteHold<'_>> {
-        let mut suspects = Suspects::default();
+        self.claim_watched(wait, &mut Suspects::default())
+    }
+
+    fn claim_watched(&self, wait: Wait, suspects: &mut Suspects) -> Result<WriteHold<'_>> {
         for _ in 0..ROUNDS {
-            let header = self.header(wait)?;
-            let choice = self.choose(&suspects)?;
+            let header = self.header_watched(wait, &mut suspects.header)?;
+            let choice = self.choose(suspects)?;
             if let Choice::Take(taking) = choice {
                 let word = self.roster.me()?.with(Purpose::Work).word();
                 if let Some(sequence) = self.take(&taking, word) {
@@ -121,7 +143,7 @@ impl Queue {
                 continue;
             }
             drop(header);
-            self.stand_back(choice, &mut suspects, wait)?;
+            self.stand_back(choice, suspects, wait)?;
         }
         Err(Error::TimedOut)
     }
@@ -205,7 +227,7 @@ impl Queue {
             Choice::Wait(slot, word) => {
                 suspects.forget();
                 #[cfg(not(loom))]
-                if !wait.pause(std::time::Duration::from_micros(200)) {
+                if !wait.pause(Duration::from_micros(200)) {
                     let who = if word == 0 {
                         "living writers".into()
                     } else {

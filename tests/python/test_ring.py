@@ -295,6 +295,25 @@ def test_a_file_that_knows_only_the_document_works_with_the_weaker_promise(path:
     assert path.stat().st_size == 32 + 3 * 16
 
 
+@pytest.mark.parametrize("place", [16, 32], ids=["header", "slot"])
+def test_a_dead_foreign_holder_is_broken_after_foreign_timeout(path: Path, place: int) -> None:
+    # Longer than any single attempt of a waiting call.
+    q = ring.Queue.create(path, max_len=1, msg_size=1, foreign_timeout=0.2)
+    uses = [lambda: q.put(b"new", timeout=20), lambda: q.put_many([b"new"], timeout=20), lambda: q.enqueue(b"new")]
+    if place == 16:
+        uses += [lambda: q.get(timeout=20), lambda: q.get_arrow(1, timeout=20)]
+    for use in uses:
+        q.put(b"old")
+        with path.open("r+b") as file:
+            file.seek(place)
+            file.write(struct.pack("<Q", 1))
+        began = time.monotonic()
+        use()
+        assert time.monotonic() - began > 0.15
+    q.enqueue(b"last")
+    assert q.get(timeout=0) == padded(b"last")
+
+
 def test_threads_share_a_handle_and_lose_nothing() -> None:
     q = ring.Queue.anonymous(max_len=4096, msg_size=1)
     got: list[bytes] = []

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
@@ -11,9 +10,6 @@ use super::super::wait::{Timeout, waiting};
 use crate::ring::{Message, Options, Queue};
 use crate::shared::signal::Wait;
 use crate::{Error, Result};
-
-/// How long one such wait lasts before signals are looked at.
-const SLICE: Duration = Duration::from_millis(50);
 
 /// A ring that can be closed while others are in the middle of using it.
 #[derive(Debug)]
@@ -55,30 +51,23 @@ impl Handle {
     ) -> PyResult<()> {
         match queue.enqueue_within(message, Wait::No) {
             Ok(_) => Ok(()),
-            Err(error @ (Error::TimedOut | Error::Full(_))) => {
-                self.put_slowly(py, queue, message, patience.wait(), error)
-            }
+            Err(Error::TimedOut | Error::Full(_)) => self.put_slowly(py, queue, message, patience.wait()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Somebody is in the way: waits detached, in slices between which signals and `close` are seen.
+    /// Somebody is in the way: waits detached.
     #[cold]
-    fn put_slowly(&self, py: Python<'_>, queue: &Queue, message: &[u8], wait: Wait, first: Error) -> PyResult<()> {
+    fn put_slowly(&self, py: Python<'_>, queue: &Queue, message: &[u8], wait: Wait) -> PyResult<()> {
         waiting(py, |idle| {
-            let mut last = first;
-            while let Some(slice) = wait.remaining(SLICE) {
-                match queue.enqueue_within(message, Wait::Until(Instant::now() + slice)) {
-                    Err(error @ (Error::TimedOut | Error::Full(_))) => last = error,
-                    done => return done.map(drop),
-                }
+            let look_around = || {
                 idle()?;
-                self.queue.check()?;
+                self.queue.check()
+            };
+            match queue.enqueue_idling(message, wait, look_around) {
+                Err(Error::TimedOut) => Err(Error::Full("a living participant keeps the header locked".into())),
+                done => done.map(drop),
             }
-            Err(match last {
-                Error::TimedOut => Error::Full("a living participant keeps the header locked".into()),
-                last => last,
-            })
         })
     }
 
