@@ -94,7 +94,15 @@ impl QueueFile {
             Target::Any => (0..self.members.len()).collect(),
         };
         for index in members {
-            while holds.len() < limit && self.hold_visit(index, limit - holds.len(), out, holds)? {}
+            while holds.len() < limit {
+                match self.hold_visit(index, limit - holds.len(), out, holds) {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    // What is in hand is the caller's; an error will come again.
+                    Err(_) if !holds.is_empty() => break,
+                    Err(error) => return Err(error),
+                }
+            }
             if !holds.is_empty() {
                 return Ok(Took::Messages(holds.len()));
             }
@@ -159,7 +167,6 @@ impl QueueFile {
     }
 
     fn settle_holds(&self, holds: &[Hold], remove: bool) -> Result<()> {
-        self.check_open()?;
         let unknown = |hold: &Hold| {
             let place = holds.iter().position(|other| other == hold).unwrap_or(0);
             Error::MessageNotFound(format!(
@@ -172,6 +179,7 @@ impl QueueFile {
         if distinct.len() != holds.len() {
             return Err(Error::Invalid("a message is named twice".into()));
         }
+        self.check_open()?;
         let user = self.user()?;
         let members: HashSet<usize> = holds.iter().map(|hold| hold.member).collect();
         self.system.driver.inside(Wait::Forever, |inside| {

@@ -1,6 +1,7 @@
 """tailrace.mcp: the document's verbs, branches, families, waits and the life of its end of file."""
 
 import math
+import os
 import queue
 import threading
 
@@ -301,6 +302,27 @@ def test_held_messages_are_acknowledged_or_given_back(programs):
     with pytest.raises(tailrace.EndOfFile):
         reader.hold()
     assert reader.hold(0) == []
+    reader.close()
+    with pytest.raises(ValueError, match="named twice"):
+        reader.acknowledge([held[0], held[0]])
+
+
+def test_an_error_in_the_middle_leaves_nothing_in_unknown_hands(programs):
+    file = programs.open(mode="input_output", max_messages=10, buffers=2, record_size=180)
+    texts = [bytes([n]) * 180 for n in range(10)]
+    file.put_many(texts)
+    os.truncate(file.info()["parameters"]["disk"], 5 * 180)  # the first is in memory, so the last four are damaged
+    held = file.hold(10, timeout=0)
+    assert [h.data for h in held] == texts[:6]
+    assert (file.qsize(), file.counters["held"]) == (4, 6)
+    for _ in range(2):
+        with pytest.raises(OSError, match="reading the queue disk"):
+            file.hold(10, timeout=0)
+    file.give_back(held)
+    assert file.get_many(10, timeout=0) == texts[:6]
+    with pytest.raises(OSError, match="reading the queue disk"):
+        file.get_many(10, timeout=0)
+    assert file.qsize() == 4
 
 
 def test_closing_gives_back_what_is_held(programs):
