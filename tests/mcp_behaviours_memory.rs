@@ -3,12 +3,15 @@
 mod common;
 mod mcp_kit;
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use common::dirs::TestDir;
+use common::skip_without_root;
 use mcp_kit::*;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tailrace::Error;
-use tailrace::mcp::{FileParameters, Mode, Name, OpenOptions, QueueFile};
+use tailrace::mcp::{FileParameters, Mode, Name, OpenOptions, QueueFile, System};
 use tailrace::shared::signal::Wait;
 
 fn in_memory_only(name: &str) -> FileParameters {
@@ -351,4 +354,34 @@ fn b27_members_are_named_by_mfid_and_a_synthesized_fid() {
     let begun = Instant::now();
     drop(long);
     assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn without_space_for_more_memory_messages_go_to_their_places_on_queue_disk() {
+    if skip_without_root("mounting a small tmpfs") {
+        return;
+    }
+    let dir = TestDir::shm();
+    let small = dir.scratch().join("small");
+    std::fs::create_dir(&small).unwrap();
+    mount(Some("none"), &small, Some("tmpfs"), MsFlags::empty(), Some("size=1m")).unwrap();
+    let outcome = std::panic::catch_unwind(|| {
+        let system = System::open(&small.join("system"), &tiny()).unwrap();
+        let parameters = FileParameters {
+            buffers: 20,
+            record_size: 4000,
+            ..my_q()
+        };
+        let f = open(&system, &parameters, Mode::InputOutput);
+        let fill = std::fs::File::create(small.join("fill")).unwrap();
+        while (&fill).write_all(&[1; 4096]).is_ok() {}
+        let texts: Vec<Vec<u8>> = (0..20).map(|n| vec![n; 4000]).collect();
+        for text in &texts {
+            assert!(put(&f, None, text).unwrap());
+        }
+        assert!(f.counters().spills > 0, "{:?}", f.counters());
+        assert_eq!(drain(&f).unwrap(), texts);
+    });
+    umount2(&small, MntFlags::MNT_DETACH).unwrap();
+    outcome.unwrap();
 }

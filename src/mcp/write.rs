@@ -137,7 +137,7 @@ impl QueueFile {
             .system
             .driver
             .queue_signal(self.members[member].key.slot, queue::REMOVED);
-        let mut written = 0;
+        let (mut written, mut no_memory) = (0, None);
         while written < texts.len() {
             let mut look = || {
                 self.check_open()?;
@@ -145,8 +145,14 @@ impl QueueFile {
                 idle()
             };
             let count = signal.wait_for(wait, Turn::PeerMatters, &mut look, || {
+                no_memory = None;
                 match self.write_some(member, &texts[written..], end, Entry::Soon) {
                     Ok(0) | Err(Error::TimedOut) => Ok(None),
+                    // Other queues have it; their readers give it back.
+                    Err(error @ Error::Full(_)) => {
+                        no_memory = Some(error);
+                        Ok(None)
+                    }
                     other => other.map(Some),
                 }
             })?;
@@ -157,7 +163,10 @@ impl QueueFile {
                 None => break,
             }
         }
-        Ok(written)
+        match no_memory {
+            Some(error) if written == 0 => Err(error),
+            _ => Ok(written),
+        }
     }
 
     /// Argument errors come before state errors.
@@ -185,9 +194,10 @@ impl QueueFile {
         }
         let written = match self.visit_to_write(member, texts, end, lock, false) {
             // No memory: straight to disk, and if there is none even for the descriptor, after making some.
-            Err(Error::Full(_)) => match self.visit_to_write(member, texts, end, lock, true) {
-                Err(Error::Full(_)) => {
-                    self.system.reclaim()?;
+            Err(error) if lacks_memory(&error) => match self.visit_to_write(member, texts, end, lock, true) {
+                Err(error) if lacks_memory(&error) => {
+                    // What could not be made is missing in the next visit.
+                    let _ = self.system.reclaim();
                     self.visit_to_write(member, texts, end, lock, true)?
                 }
                 other => other?,
@@ -334,6 +344,15 @@ impl super::system::System {
         let mut text = Vec::new();
         region.append_to(at, spill.size, &mut text);
         disk.write(spill.member, spill.slot, &text)
+    }
+}
+
+/// The memory of the system is at its limit, or the disk that it lies on is full.
+fn lacks_memory(error: &Error) -> bool {
+    match error {
+        Error::Full(_) => true,
+        Error::Io { source, .. } => source.kind() == std::io::ErrorKind::StorageFull,
+        _ => false,
     }
 }
 

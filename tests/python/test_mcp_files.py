@@ -49,6 +49,8 @@ def test_many_at_once(programs):
             with pytest.raises(tailrace.QueueEmpty):
                 drain(5, timeout=timeout)
         assert len(drain(0)) == 0
+        with pytest.raises(tailrace.InvalidKey):
+            drain(0, key=1)
     with pytest.raises(tailrace.QueueFull, match="64 of 100 records were written"):
         q.put_many([b"x"] * 100, timeout=0)
     with pytest.raises(tailrace.MessageTooLarge):
@@ -214,12 +216,27 @@ def test_a_system_of_other_sizes(tmp_path):
                 mcp.QueueFile.open("ONE", "input", tmp_path)
             with pytest.raises(tailrace.QueueFull, match="can hold 2"):
                 mcp.QueueFile.open("THREE", "input", tmp_path)
-        one.put_many([b"x" * 1000] * 10)
-        with pytest.raises(tailrace.QueueFull, match="10 messages"):
-            one.write(b"x", timeout=0)
+        with pytest.raises(tailrace.QueueFull, match="10 of 12 records were written"):
+            one.put_many([b"x" * 1000] * 12, timeout=0.02)
+        for timeout in (0, 0.02):
+            with pytest.raises(tailrace.QueueFull, match="10 messages"):
+                one.write(b"x", timeout=timeout)
     with pytest.raises(ValueError, match="queues must be 1"):
         mcp.create_system(tmp_path / "other", queues=0)
     assert mcp.default_system().name == "mcp"
+
+
+def test_a_write_waits_for_memory_that_other_queues_have(tmp_path):
+    mcp.create_system(tmp_path, queues=2, users=4, messages=10)
+    other = mcp.QueueFile.open("OTHER", "input_output", tmp_path)
+    with other, mcp.QueueFile.open("ONE", "input_output", tmp_path) as one:
+        for call in (lambda: one.write(b"x"), lambda: one.put_many([b"x"])):
+            other.put_many([b"taken"] * 10)
+            timer = threading.Timer(0.05, other.get)
+            timer.start()
+            call()
+            timer.join()
+            assert (one.get(), other.get_many(10)) == (b"x", [b"taken"] * 9)
 
 
 def test_urls_and_pickles_open_the_same_queue(programs):

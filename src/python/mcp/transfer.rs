@@ -68,8 +68,7 @@ impl QueueFile {
         batch: &mut Batch,
     ) -> PyResult<Took> {
         if limit == 0 {
-            self.file.check_reads()?;
-            return Ok(Took::Messages(0));
+            return Ok(self.file.read(key, 0, batch, Wait::No, || Ok(()))?);
         }
         let mut total = 0;
         loop {
@@ -112,7 +111,7 @@ impl QueueFile {
     ) -> PyResult<bool> {
         if !self.file.may_write_disk() {
             match self.file.try_write(key, data, end) {
-                Ok(false) if wait != Wait::No => {}
+                Ok(false) | Err(Error::Full(_)) if wait != Wait::No => {}
                 Err(Error::TimedOut) => {}
                 other => return Ok(other?),
             }
