@@ -137,6 +137,7 @@ impl Queue {
     /// As [`Queue::enqueue`], for a caller that wakes the waiting readers itself.
     #[inline]
     pub fn enqueue_quietly(&self, bytes: &[u8], now: u64) -> Result<u64> {
+        self.check_size(bytes.len())?;
         self.check_usable()?;
         let space = &self.space;
         let owner = Tag::of(self.roster.me()?);
@@ -296,8 +297,22 @@ impl Queue {
         self.space.is_deleted()
     }
 
+    /// [`Error::TooLarge`] for a message that never fits, whatever state the queue is in.
     #[inline(always)]
-    pub(super) fn check_usable(&self) -> Result<()> {
+    pub fn check_size(&self, length: usize) -> Result<()> {
+        let limit = self.geometry().max_message_size;
+        if length <= limit as usize {
+            return Ok(());
+        }
+        Err(Error::TooLarge {
+            size: length as u64,
+            limit: limit.into(),
+        })
+    }
+
+    /// [`Error::NotFound`] when it was deleted, or belongs to the process that this one was forked from.
+    #[inline(always)]
+    pub fn check_usable(&self) -> Result<()> {
         if self.space.is_deleted() {
             return Err(Error::NotFound(format!("queue {} was deleted", self.id)));
         }

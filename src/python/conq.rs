@@ -9,6 +9,7 @@ use pyo3::types::{PyBytes, PyDict};
 use super::buffer::{Payload, message_bytes};
 use super::conq_queue::Queue;
 use crate::conq as core;
+use crate::conq::layout::{MAX_MESSAGE_SIZE, MAX_MESSAGES};
 use crate::conq::queue::{Lease, Receipt};
 use crate::conq::{DeadLetter, Manager, NamedQueue, Options};
 use crate::{Error, Result};
@@ -284,10 +285,14 @@ impl QueueManager {
                 ));
             }
         };
-        let narrow = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+        // The core sees to the limits, of numbers that it can be told.
+        let narrow = |name: &str, value: u64, most: u32| {
+            let error = || Error::Invalid(format!("{name} must be between 1 and {most}, not {value}"));
+            u32::try_from(value).map_err(|_| error())
+        };
         let options = Options {
-            max_messages: narrow(max_messages),
-            max_message_size: narrow(max_message_size),
+            max_messages: narrow("max_messages", max_messages, MAX_MESSAGES)?,
+            max_message_size: narrow("max_message_size", max_message_size, MAX_MESSAGE_SIZE)?,
             max_bytes,
             dead_letter,
             ..Options::default()

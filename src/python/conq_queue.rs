@@ -13,7 +13,7 @@ use super::messages::Messages;
 use super::wait::{Timeout, waiting};
 use crate::conq::NamedQueue;
 use crate::conq::queue::Lease;
-use crate::conq::wait::GET_LEASE;
+use crate::conq::wait::{GET_LEASE, Idle};
 use crate::shared::signal::Wait;
 use crate::{Error, Result};
 
@@ -64,7 +64,7 @@ impl Queue {
             return Ok(at_once);
         }
         let wait = timeout.wait();
-        waiting(py, |idle| named.read_many(limit, GET_LEASE, wait, idle))
+        self.waiting(py, |idle| named.read_many(limit, GET_LEASE, wait, idle))
     }
 
     /// Leases one message, waiting for it.
@@ -76,7 +76,17 @@ impl Queue {
             return Ok(at_once);
         }
         let wait = timeout.wait();
-        waiting(py, |idle| named.read(lease, wait, idle))
+        self.waiting(py, |idle| named.read(lease, wait, idle))
+    }
+
+    /// Waits detached; closing the handle ends the wait.
+    fn waiting<T: Send>(&self, py: Python<'_>, body: impl FnOnce(Idle<'_>) -> Result<T> + Send) -> PyResult<T> {
+        waiting(py, |idle| {
+            body(&mut || {
+                idle()?;
+                self.open().map(drop)
+            })
+        })
     }
 
     /// Finishes what was copied; gives the places of those that somebody else has by now.
@@ -126,12 +136,13 @@ impl Queue {
     /// Add a message, waiting for room; QueueFull when the timeout is over.
     #[pyo3(signature = (data, timeout=Timeout::FOREVER), text_signature = "($self, data, timeout=None)")]
     fn put(&self, py: Python<'_>, data: Payload<'_>, timeout: Timeout) -> PyResult<()> {
-        let named = self.open()?;
         let bytes = data.as_bytes();
+        self.named.queue().check_size(bytes.len())?;
+        let named = self.open()?;
         match named.queue().enqueue(bytes, named.manager().recently()) {
             Err(Error::Full(_)) if timeout != Timeout::ZERO => {
                 let wait = timeout.wait();
-                waiting(py, |idle| named.put(bytes, wait, idle))?;
+                self.waiting(py, |idle| named.put(bytes, wait, idle))?;
                 Ok(())
             }
             other => Ok(other.map(drop)?),
@@ -142,17 +153,12 @@ impl Queue {
     /// which is fewer than given only when the timeout was over first (and never 0: that is QueueFull).
     #[pyo3(signature = (messages, timeout=Timeout::FOREVER), text_signature = "($self, messages, timeout=None)")]
     fn put_many(&self, py: Python<'_>, messages: Messages<'_>, timeout: Timeout) -> PyResult<usize> {
-        let named = self.open()?;
         // All of them are looked at before the first is added.
         let slices = messages.as_slices();
-        let limit = named.queue().geometry().max_message_size;
-        if let Some(large) = slices.iter().find(|data| data.len() > limit as usize) {
-            return Err(Error::TooLarge {
-                size: large.len() as u64,
-                limit: limit.into(),
-            }
-            .into());
-        }
+        slices
+            .iter()
+            .try_for_each(|data| self.named.queue().check_size(data.len()))?;
+        let named = self.open()?;
         let wait = timeout.wait();
         let queue = named.queue();
         for (done, &bytes) in slices.iter().enumerate() {
@@ -160,7 +166,7 @@ impl Queue {
                 Ok(_) => {}
                 Err(Error::Full(_)) if timeout != Timeout::ZERO => {
                     queue.announce_arrivals();
-                    match waiting(py, |idle| match named.put(bytes, wait, idle) {
+                    match self.waiting(py, |idle| match named.put(bytes, wait, idle) {
                         Err(Error::Full(_)) if done > 0 => Ok(None),
                         other => other.map(Some),
                     })? {
@@ -241,19 +247,16 @@ impl Queue {
 
     /// Messages in all phases: ready, leased and expired; a moment's view.
     fn qsize(&self) -> PyResult<u64> {
-        Ok(self.open()?.queue().len())
+        let queue = self.open()?.queue();
+        queue.check_usable()?;
+        Ok(queue.len())
     }
 
     /// Waits until there may be a message to read, and reads none: for asyncio.
     fn _wait_readable(&self, py: Python<'_>, timeout: Timeout) -> PyResult<bool> {
         let named = self.open()?;
         let wait = Wait::from_timeout(timeout.0);
-        waiting(py, |idle| {
-            named.wait_until_readable(wait, &mut || {
-                idle()?;
-                self.open().map(drop)
-            })
-        })
+        self.waiting(py, |idle| named.wait_until_readable(wait, idle))
     }
 
     /// Whether nothing can be read now: no message is ready or expired.
@@ -265,13 +268,16 @@ impl Queue {
     /// Whether there is no room for another message.
     fn full(&self) -> PyResult<bool> {
         let queue = self.open()?.queue();
+        queue.check_usable()?;
         Ok(queue.len() >= u64::from(queue.geometry().max_messages))
     }
 
     /// Add a copy of the data; never waits, QueueFull when there is no room.
     fn enqueue(&self, data: Payload<'_>) -> PyResult<()> {
+        let bytes = data.as_bytes();
+        self.named.queue().check_size(bytes.len())?;
         let named = self.open()?;
-        named.queue().enqueue(data.as_bytes(), named.manager().recently())?;
+        named.queue().enqueue(bytes, named.manager().recently())?;
         Ok(())
     }
 

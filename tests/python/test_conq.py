@@ -90,9 +90,11 @@ def test_errors_name_the_value_and_the_limit(manager):
     for wrong in (None, "text", 7):
         with pytest.raises(TypeError):
             manager.enqueue(jobs, wrong)
-    for options in ({"max_messages": 0}, {"max_message_size": 0}, {"max_bytes": 1}, {"max_messages": 1 << 40}):
-        with pytest.raises(ValueError, match=next(iter(options))):
-            manager.create_queue("other", **options)
+    limits = {"max_messages": (0, 1 << 40), "max_message_size": (0, 1 << 40), "max_bytes": (1, 1 << 63)}
+    for name, values in limits.items():
+        for value in values:
+            with pytest.raises(ValueError, match=f"{name} must be between .* not {value}"):
+                manager.create_queue("other", **{name: value})
     with pytest.raises(ValueError, match="belong together"):
         manager.create_queue("other", max_deliveries=3)
     for _ in range(64):
@@ -249,6 +251,51 @@ def test_ctrl_c_ends_a_wait(q):
     with pytest.raises(KeyboardInterrupt):
         q.get(timeout=20)
     assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("call", ["get", "get_many", "get_arrow", "lease", "put", "put_many"])
+def test_a_close_ends_a_wait_in_another_thread(q, call):
+    if call.startswith("put"):
+        q.put_many([b"x"] * 64)
+    calls = {
+        "get": q.get,
+        "get_many": lambda: q.get_many(2),
+        "get_arrow": lambda: q.get_arrow(2),
+        "lease": lambda: q.lease(1.0).__enter__(),
+        "put": lambda: q.put(b"x"),
+        "put_many": lambda: q.put_many([b"x", b"x"]),
+    }
+    found = []
+
+    def wait() -> None:
+        try:
+            calls[call]()
+        except tailrace.QueueClosed as error:
+            found.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    time.sleep(0.05)
+    q.close()
+    thread.join(20)
+    assert len(found) == 1
+
+
+def test_arguments_are_judged_before_the_state(manager, q):
+    large = b"x" * 1001
+    calls = (lambda: q.put(large), lambda: q.enqueue(large), lambda: q.put_many([b"x", large]))
+    again = manager.queue(q.name)
+    q.put_many([b"x"] * 64)
+    assert q.full()
+    for state in (lambda: None, lambda: manager.delete_queue(q.id), q.close):
+        state()
+        for call in calls:
+            with pytest.raises(tailrace.MessageTooLarge) as info:
+                call()
+            assert (info.value.size, info.value.limit) == (1001, 1000)
+    for call in (again.qsize, again.full, again.empty, again.stats, again.get):
+        with pytest.raises(tailrace.QueueNotFound, match="was deleted"):
+            call()
 
 
 def test_a_closed_handle_is_closed_and_the_queue_stays(manager, q):
