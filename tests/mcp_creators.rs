@@ -7,11 +7,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::dirs::TestDir;
+use common::tracee::{Instruction, SUPPORTED, Stop, Tracee, mark};
 use common::watchdog::Watchdog;
 use common::worker::{Spawn, Worker};
 use common::{announce, rounds};
 use mcp_kit::*;
-use tailrace::mcp::{FileParameters, Mode};
+use tailrace::Error;
+use tailrace::mcp::{FileParameters, Mode, OpenOptions, QueueFile};
 use tailrace::shared::region::Region;
 use tailrace::shared::signal::{Signal, Turn, Wait};
 
@@ -170,4 +172,39 @@ fn of_a_crowd_that_creates_one_file_at_once_one_wins() {
         "mcp: of {count} processes that created one file at once, number {} won; all had it after {took:?}",
         winner - 10
     ));
+}
+
+#[test]
+fn who_waits_for_a_stopped_creator_can_be_interrupted() {
+    if !SUPPORTED {
+        return announce("SKIPPED, needs x86-64: stopping a creator at a system call");
+    }
+    let _dog = watch("a stopped creator");
+    let dir = TestDir::shm();
+    let system = system(&dir.queue());
+    let mut creator = Tracee::start(&dir.scratch(), || {
+        let system = mcp_kit::system(&dir.queue());
+        mark();
+        drop(open(&system, &my_q(), Mode::Input));
+    });
+    // The queue is announced, and its disk is about to be allocated.
+    let allocates = |creator: &mut Tracee| {
+        let at = creator.address();
+        creator.instruction_at(at) == Instruction::SystemCall
+            && creator.system_call_number() == nix::libc::SYS_fallocate
+    };
+    while !allocates(&mut creator) {
+        assert_eq!(creator.step(), Stop::Step);
+    }
+    creator.leave_stopped();
+    let mut turns = 0;
+    let idle = || {
+        turns += 1;
+        if turns < 3 { Ok(()) } else { Err(Error::Interrupted) }
+    };
+    let opened = QueueFile::open_waiting(&system, &my_q(), Mode::Input, &OpenOptions::default(), idle);
+    assert!(matches!(opened, Err(Error::Interrupted)), "{opened:?}");
+    assert_eq!(creator.finish(), Ok(0));
+    drop(open(&system, &my_q(), Mode::Input));
+    assert!(system.queues().unwrap().is_empty());
 }

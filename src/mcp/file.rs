@@ -106,6 +106,18 @@ impl QueueFile {
     ///
     /// A name without a family size also finds a family; bound parameters are those of its creator, the device is the opener's.
     pub fn open(system: &Arc<System>, parameters: &FileParameters, mode: Mode, options: &OpenOptions) -> Result<Self> {
+        QueueFile::open_waiting(system, parameters, mode, options, || Ok(()))
+    }
+
+    /// As [`QueueFile::open`]; an error of `idle` ends the wait for another process that is making the queue, and may have been
+    /// stopped while it does.
+    pub fn open_waiting(
+        system: &Arc<System>,
+        parameters: &FileParameters,
+        mode: Mode,
+        options: &OpenOptions,
+        mut idle: impl FnMut() -> Result<()>,
+    ) -> Result<Self> {
         let name = parameters.check(options.strict)?;
         let disk = checked_disk_directory(options.disk.as_deref())?;
         let driver = &system.driver;
@@ -135,7 +147,10 @@ impl QueueFile {
                 })
             })
         };
-        let look = || system.sweep(None).map(drop);
+        let look = || {
+            system.sweep(None)?;
+            idle()
+        };
         let step = driver
             .any_insert()
             .wait_for(Wait::Forever, Turn::PeerMatters, look, attempt)?;

@@ -4,8 +4,8 @@
 //! gives the record size.
 
 use super::{Draft, Scanner, set_once};
+use crate::Result;
 use crate::mcp::FileParameters;
-use crate::{Error, Result};
 
 /// Reads all queue files of a text: each has a SELECT and an FD.
 pub fn parse(text: &str) -> Result<Vec<FileParameters>> {
@@ -93,9 +93,10 @@ fn record(scanner: &mut Scanner) -> Result<u32> {
     if scanner.take_sign('(') {
         let repeat = scanner.need_number("after X(")?;
         scanner.need_sign(')', "after the number of X(n)")?;
-        size = (size - 1)
-            .checked_add(repeat)
-            .ok_or_else(|| Error::Invalid("the record is too long".into()))?;
+        size = (size - 1).checked_add(repeat).ok_or_else(|| {
+            let expected = format!("a record of at most {} characters", u32::MAX);
+            at.error(&expected, &format!("{picture}({repeat})"))
+        })?;
     }
     scanner.need_sign('.', "at the end of the record")?;
     Ok(size)
@@ -131,6 +132,10 @@ mod tests {
             (
                 "SELECT Q ASSIGN TO QUEUE. FD Q VALUE OF Q.MAX.MESSAGES IS 1. 01 R PIC 999.",
                 "line 1, column 71: expected X(n) after PIC, found \"999\"",
+            ),
+            (
+                "SELECT Q ASSIGN TO QUEUE. FD Q VALUE OF Q.MAX.MESSAGES IS 1. 01 R PIC XX(4294967295).",
+                "line 1, column 71: expected a record of at most 4294967295 characters, found XX(4294967295)",
             ),
             ("", "line 1, column 1: expected SELECT or FD, found the end of the text"),
         ] {

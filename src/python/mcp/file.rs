@@ -54,7 +54,9 @@ impl QueueFile {
     ) -> PyResult<Self> {
         parameters.check(options.strict)?;
         let mode = mode_named(mode)?;
-        let file = py.detach(|| mcp::QueueFile::open(&open_system(system)?, parameters, mode, options))?;
+        let file = waiting(py, |idle| {
+            mcp::QueueFile::open_waiting(&open_system(system)?, parameters, mode, options, idle)
+        })?;
         Ok(QueueFile {
             file: Box::new(file),
             procedures: Mutex::default(),
