@@ -5,9 +5,11 @@ mod mcp_kit;
 
 use std::time::Duration;
 
+use common::announce;
 use common::dirs::TestDir;
+use common::tracee::{Instruction, SUPPORTED, Stop, Tracee, mark};
 use mcp_kit::*;
-use tailrace::mcp::{End, FileParameters, Mode, QueueFile, wait};
+use tailrace::mcp::{Batch, Device, End, FileParameters, Mode, QueueFile, Took, wait};
 use tailrace::shared::signal::Wait;
 
 /// The file has its Q.INSERT.OCCURRED.
@@ -261,4 +263,43 @@ fn b55_the_advice_works_length_one_blocking_and_the_eof_branch() {
     let expected: Vec<String> = (0..500).map(|n| n.to_string()).collect();
     assert_eq!(records, expected);
     assert_eq!(get(&reader, None).unwrap(), Got::Eof, "the end, not an empty queue");
+}
+
+#[test]
+fn an_old_file_is_not_at_its_end_while_its_message_moves_to_disk() {
+    if !SUPPORTED {
+        return announce("SKIPPED, needs x86-64: stopping a writer at a system call");
+    }
+    let dir = TestDir::shm();
+    let system = system(&dir.queue());
+    let parameters = FileParameters {
+        buffers: 2,
+        device: Device::Old,
+        ..my_q()
+    };
+    let reader = open(&system, &parameters, Mode::Input);
+    let mut writer = Tracee::start(&dir.scratch(), || {
+        let f = open(&mcp_kit::system(&dir.queue()), &parameters, Mode::Output);
+        put(&f, None, "second").unwrap();
+        mark();
+        put_top(&f, None, "first").unwrap();
+    });
+    let spills = |writer: &mut Tracee| {
+        let at = writer.address();
+        writer.instruction_at(at) == Instruction::SystemCall && writer.system_call_number() == nix::libc::SYS_pwrite64
+    };
+    while !spills(&mut writer) {
+        assert_eq!(writer.step(), Stop::Step);
+    }
+    writer.leave_stopped();
+    let hold = || {
+        let mut texts = Batch::new();
+        let (took, _) = reader.hold(None, 1, &mut texts, Wait::No, || Ok(())).unwrap();
+        (took, texts.bytes().to_vec())
+    };
+    assert_eq!(hold(), (Took::Messages(1), b"first".to_vec()));
+    assert_eq!(hold(), (Took::Nothing, vec![]));
+    assert_eq!(writer.finish(), Ok(0));
+    assert_eq!(hold(), (Took::Messages(1), b"second".to_vec()));
+    assert_eq!(hold(), (Took::End, vec![]));
 }

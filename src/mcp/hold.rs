@@ -93,7 +93,7 @@ impl QueueFile {
             Target::Member(member) => vec![member],
             Target::Any => (0..self.members.len()).collect(),
         };
-        for index in members {
+        for &index in &members {
             while holds.len() < limit {
                 match self.hold_visit(index, limit - holds.len(), out, holds) {
                     Ok(true) => {}
@@ -107,7 +107,12 @@ impl QueueFile {
                 return Ok(Took::Messages(holds.len()));
             }
         }
-        let old = self.parameters().device == Device::Old;
+        let is_empty = |&index: &usize| {
+            let slot = self.members[index].key.slot;
+            self.system.driver.queue_word(slot, queue::AVAILABLE) == 0
+        };
+        // A message on its way between memory and disk cannot be held now, but it is there.
+        let old = self.parameters().device == Device::Old && members.iter().all(is_empty);
         let end = old || self.may_have_ended() && self.take_end(target, Entry::Soon)?;
         Ok(if end { Took::End } else { Took::Nothing })
     }
