@@ -123,6 +123,28 @@ def test_a_block_that_raises_with_a_memoryview_in_use_gives_the_claim_up(q: aq.Q
     assert (bytes(first), first.is_committed, first.is_released) == (b"no!", False, True)
 
 
+def test_a_block_that_raises_keeps_a_retrieved_item_that_is_looked_at(q: aq.Queue) -> None:
+    q.put(b"read me")
+    r = q.reader()
+    item = r.retrieve()
+    assert item is not None
+    view = None
+
+    def fail() -> None:
+        nonlocal view
+        with item:
+            view = memoryview(item)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert view is not None
+    assert bytes(view) == b"read me"
+    assert not item.is_released
+    view.release()
+    assert r.release(item)
+
+
 def test_a_block_that_raises_after_close_says_what_it_raised(q: aq.Queue) -> None:
     def fail() -> None:
         with q.writer().claim(3):

@@ -358,7 +358,12 @@ impl Item {
                 });
                 Ok(())
             }
-            (false, true) => Item::release(slf).map(drop),
+            (false, true) if kind.is_none() => Item::release(slf).map(drop),
+            (false, true) => {
+                // As above; while memoryviews are in use it stays in hand, for a later release.
+                let _ = Item::release(slf);
+                Ok(())
+            }
         }
     }
 
