@@ -253,6 +253,18 @@ def test_a_reader_of_our_output_may_stop_early(tmp_path):
     assert answer.returncode == 0
 
 
+@pytest.mark.parametrize(("command", "closed"), [("get", ">&-"), ("put", "<&-"), ("info", ">&-")])
+def test_a_closed_stream_costs_no_message(tmp_path, command, closed):
+    url = f"ring:{tmp_path}/queue"
+    tailrace("create", url)
+    tailrace("put", url, "-m", "kept")
+    shell = f"{' '.join(COMMAND)} {command} {url} {closed}"
+    answer = subprocess.run(["bash", "-c", shell], capture_output=True, timeout=60, check=False)
+    assert (answer.returncode, answer.stdout) == (4, b"")
+    assert len(answer.stderr.splitlines()) == 1
+    assert tailrace("get", url).stdout == b"kept\n"
+
+
 def test_bench_measures_ours_beside_a_peer():
     rows = json.loads(tailrace("bench", "-n", "2000", "--only", "i", "--json").stdout)
     names = {row["queue"] for row in rows}

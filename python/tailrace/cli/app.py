@@ -53,6 +53,10 @@ def common(
 
 def run(arguments: list[str]) -> int:
     """Run one command and give its exit code."""
+    if sys.stdin is None or sys.stdout is None:
+        # Found out later, it would cost the message that was taken to be printed.
+        complain("standard input or output is closed: use /dev/null")
+        return REFUSED
     command = typer.main.get_command(app)
     try:
         result = command.main(args=arguments, prog_name="tailrace", standalone_mode=False)
