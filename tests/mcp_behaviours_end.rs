@@ -3,12 +3,17 @@
 mod common;
 mod mcp_kit;
 
-use std::time::Duration;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use common::announce;
 use common::dirs::TestDir;
 use common::tracee::{Instruction, SUPPORTED, Stop, Tracee, mark};
+use common::watchdog::Watchdog;
 use mcp_kit::*;
+use tailrace::Error;
 use tailrace::mcp::{Batch, Device, End, FileParameters, Mode, QueueFile, Took, wait};
 use tailrace::shared::signal::Wait;
 
@@ -302,4 +307,60 @@ fn an_old_file_is_not_at_its_end_while_its_message_moves_to_disk() {
     assert_eq!(writer.finish(), Ok(0));
     assert_eq!(hold(), (Took::Messages(1), b"second".to_vec()));
     assert_eq!(hold(), (Took::End, vec![]));
+}
+
+#[test]
+fn who_stops_inside_the_monitor_keeps_nobody_for_ever() {
+    if !SUPPORTED {
+        return announce("SKIPPED, needs x86-64: stopping a writer at an instruction");
+    }
+    let _dog = Watchdog::start(
+        "a writer that is stopped inside the monitor",
+        Duration::from_secs(if common::soak() { 3600 } else { 240 }),
+    );
+    let dir = TestDir::shm();
+    let system = system(&dir.queue());
+    let file = open(&system, &my_q(), Mode::InputOutput);
+    let lock = lock_word(&dir.queue());
+    let mut writer = Tracee::start(&dir.scratch(), || {
+        let f = open(&mcp_kit::system(&dir.queue()), &my_q(), Mode::Output);
+        mark();
+        put(&f, None, "from inside").unwrap();
+    });
+    while lock() == 0 {
+        assert_eq!(writer.step(), Stop::Step);
+    }
+    writer.leave_stopped();
+    let moment = || Wait::from_timeout(Some(Duration::from_millis(10)));
+    // Far less than the second that a call takes which must not say "nothing" too early; not to be reached by a wrong build.
+    let begun = Instant::now();
+    assert!(!file.write(None, b"x", End::Back, moment(), || Ok(())).unwrap());
+    assert_eq!(get_within(&file, None, moment()).unwrap(), Got::Incomplete);
+    let interrupted = |done: Result<bool, Error>| matches!(done, Err(Error::Interrupted));
+    let interrupt = || Err(Error::Interrupted);
+    assert!(interrupted(file.write(None, b"x", End::Back, Wait::Forever, interrupt)));
+    assert!(interrupted(
+        file.read(None, 1, &mut Batch::new(), Wait::Forever, interrupt)
+            .map(|_| true)
+    ));
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(matches!(file.message_count(), Err(Error::TimedOut)));
+    assert!(matches!(system.counters(), Err(Error::TimedOut)));
+    assert_eq!(writer.finish(), Ok(0));
+    assert_eq!(get(&file, None).unwrap(), text("from inside"));
+    assert_eq!(file.message_count().unwrap(), [0]);
+}
+
+/// Looks at the word of the monitor's lock.
+fn lock_word(directory: &Path) -> impl Fn() -> u64 + use<> {
+    let mut files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let system = files
+        .find(|path| path.extension().is_some_and(|end| end == "system"))
+        .unwrap();
+    let system = fs::File::open(system).unwrap();
+    move || {
+        let mut word = [0; 8];
+        system.read_exact_at(&mut word, 64).unwrap();
+        u64::from_le_bytes(word)
+    }
 }

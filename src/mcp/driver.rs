@@ -21,6 +21,9 @@ use crate::{Error, Result};
 
 /// How long a call that must not block may still wait for the lock of the system.
 pub(super) const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// How long one attempt of a call waits that makes several, and looks around between them: a process that was stopped inside
+/// keeps the lock for as long as it likes.
+const ATTEMPT_PATIENCE: Duration = Duration::from_millis(5);
 /// A word that no participant can have written is damage: after so long the lock is taken and everything repaired.
 const FOREIGN: Duration = Duration::from_millis(200);
 
@@ -39,8 +42,21 @@ pub(super) enum Entry {
     /// As long as a call may that must not block on messages (a holder that dies is found in 1 ms). Looks at no clock when the
     /// lock is free.
     Soon,
+    /// As one attempt of several.
+    Attempt,
     /// As a caller says.
     As(Wait),
+}
+
+impl Entry {
+    /// For the attempts of a call that waits like this for messages or room.
+    #[inline]
+    pub(super) fn of_attempt(wait: Wait) -> Self {
+        match wait {
+            Wait::No => Entry::Soon,
+            _ => Entry::Attempt,
+        }
+    }
 }
 
 impl From<Wait> for Entry {
@@ -155,6 +171,7 @@ impl Driver {
             let repair = |_| inside.repair();
             let guard = match entry {
                 Entry::Soon => lock.acquire_within(LOCK_PATIENCE, repair)?,
+                Entry::Attempt => lock.acquire_within(ATTEMPT_PATIENCE, repair)?,
                 Entry::As(wait) => lock.acquire(wait, repair)?,
             };
             // Here, not before: this line of memory is the lock's, and a look at it would fetch it twice.

@@ -1,8 +1,8 @@
 //! Families: which member a key means, and the unspecific read (section 6.1).
 
+use super::driver::Entry;
 use super::file::{Member, QueueFile};
 use super::layout::queue;
-use crate::shared::signal::Wait;
 use crate::{Error, Result};
 
 /// SDL's "not zero": the complement of a zero in a 24-bit key.
@@ -82,7 +82,7 @@ impl QueueFile {
         self.check_open()?;
         self.user()?;
         self.look_around()?;
-        self.system.driver.inside(Wait::Forever, |inside| {
+        self.system.driver.inside(Entry::Soon, |inside| {
             let count = |member: &Member| {
                 let real = inside.queue(member.key.slot).get(queue::AVAILABLE);
                 real.saturating_add(self.eof_is_pending(inside, member).into())

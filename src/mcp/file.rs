@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::disk::QueueDisk;
-use super::driver::{Inside, Stop};
+use super::driver::{Entry, Inside, Stop};
 use super::layout::{QueueState, queue};
 use super::lifecycle::{Birth, Found};
 use super::name::shown;
@@ -294,7 +294,7 @@ impl QueueFile {
     pub fn forget(&self) -> Result<()> {
         self.check_open()?;
         let driver = &self.system.driver;
-        driver.inside(Wait::Forever, |inside| Ok(inside.forget(self.head)?))
+        driver.inside(Entry::Soon, |inside| Ok(inside.forget(self.head)?))
     }
 
     /// Closes the file: what is in its hands goes back, and the last writer's close is the end of file.

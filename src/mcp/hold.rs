@@ -79,8 +79,9 @@ impl QueueFile {
             idle()
         };
         self.look_around()?;
+        let entry = Entry::of_attempt(wait);
         let took = driver.any_insert().wait_for(wait, Turn::PeerMatters, &mut look, || {
-            match self.hold_some(target, limit, out, &mut holds) {
+            match self.hold_some(target, limit, out, &mut holds, entry) {
                 Ok(Took::Nothing) | Err(Error::TimedOut) => Ok(None),
                 other => other.map(Some),
             }
@@ -88,14 +89,21 @@ impl QueueFile {
         Ok((took.unwrap_or(Took::Nothing), holds))
     }
 
-    fn hold_some(&self, target: Target, limit: usize, out: &mut Batch, holds: &mut Vec<Hold>) -> Result<Took> {
+    fn hold_some(
+        &self,
+        target: Target,
+        limit: usize,
+        out: &mut Batch,
+        holds: &mut Vec<Hold>,
+        entry: Entry,
+    ) -> Result<Took> {
         let members: Vec<usize> = match target {
             Target::Member(member) => vec![member],
             Target::Any => (0..self.members.len()).collect(),
         };
         for &index in &members {
             while holds.len() < limit {
-                match self.hold_visit(index, limit - holds.len(), out, holds) {
+                match self.hold_visit(index, limit - holds.len(), out, holds, entry) {
                     Ok(true) => {}
                     Ok(false) => break,
                     // What is in hand is the caller's; an error will come again.
@@ -113,19 +121,26 @@ impl QueueFile {
         };
         // A message on its way between memory and disk cannot be held now, but it is there.
         let old = self.parameters().device == Device::Old && members.iter().all(is_empty);
-        let end = old || self.may_have_ended() && self.take_end(target, Entry::Soon)?;
+        let end = old || self.may_have_ended() && self.take_end(target, entry)?;
         Ok(if end { Took::End } else { Took::Nothing })
     }
 
     /// Takes messages of one member in hand; true when there may be more.
-    fn hold_visit(&self, index: usize, limit: usize, out: &mut Batch, holds: &mut Vec<Hold>) -> Result<bool> {
+    fn hold_visit(
+        &self,
+        index: usize,
+        limit: usize,
+        out: &mut Batch,
+        holds: &mut Vec<Hold>,
+        entry: Entry,
+    ) -> Result<bool> {
         let key = self.members[index].key;
         if self.system.driver.queue_word(key.slot, queue::AVAILABLE) == 0 {
             return Ok(false);
         }
         let user = self.user()?;
         let _flight = InFlight::begin(self)?;
-        let texts = self.system.driver.inside(Entry::Soon, |inside| {
+        let texts = self.system.driver.inside(entry, |inside| {
             let q = inside.live(key)?;
             let mut texts: Vec<Text> = Vec::new();
             while texts.len() < limit.min(VISIT) {
@@ -187,7 +202,7 @@ impl QueueFile {
         self.check_open()?;
         let user = self.user()?;
         let members: HashSet<usize> = holds.iter().map(|hold| hold.member).collect();
-        self.system.driver.inside(Wait::Forever, |inside| {
+        self.system.driver.inside(Entry::Soon, |inside| {
             let find = |hold: &Hold| {
                 let key = self.members.get(hold.member)?.key;
                 let message = inside.redeem(hold.ticket, MessageState::Held(user))?;

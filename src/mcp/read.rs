@@ -140,8 +140,9 @@ impl QueueFile {
             self.look_around()?;
             idle()
         };
+        let entry = Entry::of_attempt(wait);
         let took = signal.wait_for(wait, Turn::PeerMatters, &mut look, || {
-            match self.read_some(target, limit, out, Entry::Soon) {
+            match self.read_some(target, limit, out, entry) {
                 Ok(None | Some(Took::Nothing)) | Err(Error::TimedOut) => Ok(None),
                 other => other,
             }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::disk;
-use super::driver::{Driver, Stop};
+use super::driver::{Driver, Entry, Stop};
 use super::layout::{QueueState, head, queue};
 use super::name::shown;
 use super::queue::QKey;
@@ -154,7 +154,7 @@ impl System {
     /// All queues, members of families included.
     pub fn queues(&self) -> Result<Vec<QueueSummary>> {
         self.sweep(None)?;
-        self.driver.inside(Wait::Forever, |inside| {
+        self.driver.inside(Entry::Soon, |inside| {
             let live = (0..self.driver.geometry.queues).map(|slot| inside.queue(slot));
             let live = live.filter(|q| q.state() == QueueState::Live);
             Ok(live
@@ -179,7 +179,7 @@ impl System {
 
     /// What the pools hold, and what has happened.
     pub fn counters(&self) -> Result<SystemCounters> {
-        self.driver.inside(Wait::Forever, |inside| {
+        self.driver.inside(Entry::Soon, |inside| {
             let wide = |at| self.driver.wide_word(at);
             let users = (0..inside.get(head::USERS_USED).min(self.driver.geometry.users))
                 .filter(|&index| inside.user(index).identity() != 0)

@@ -138,6 +138,7 @@ impl QueueFile {
             .driver
             .queue_signal(self.members[member].key.slot, queue::REMOVED);
         let (mut written, mut no_memory) = (0, None);
+        let entry = Entry::of_attempt(wait);
         while written < texts.len() {
             let mut look = || {
                 self.check_open()?;
@@ -146,7 +147,7 @@ impl QueueFile {
             };
             let count = signal.wait_for(wait, Turn::PeerMatters, &mut look, || {
                 no_memory = None;
-                match self.write_some(member, &texts[written..], end, Entry::Soon) {
+                match self.write_some(member, &texts[written..], end, entry) {
                     Ok(0) | Err(Error::TimedOut) => Ok(None),
                     // Other queues have it; their readers give it back.
                     Err(error @ Error::Full(_)) => {

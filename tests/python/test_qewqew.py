@@ -236,18 +236,22 @@ def test_the_time_of_dequeue_if_is_one_for_all_of_it(durable):
 
 def test_a_batch_ends_in_front_of_damage(path):
     pytest.importorskip("pyarrow")
-    for take in (qewqew.DurableQueue.get_many, qewqew.DurableQueue.get_arrow):
+    messages = [b"%030d" % number for number in range(8)]
+    arrays = lambda d, n: d.get_arrow(n).to_pylist()  # noqa: E731
+    for take in (qewqew.DurableQueue.get_many, arrays):
         with qewqew.DurableQueue(path, chunk_size=100, sync="never") as d:
-            d.enqueue_many([b"x" * 30] * 8)
+            d.enqueue_many(messages)
         third = path.with_name("q.3")
         third.rename(path.with_name("kept"))
+        taken = []
         with qewqew.DurableQueue(path, chunk_size=100, sync="never") as d:
-            assert len(take(d, 100)) == 2, "what is behind them stays with what is missing"
             with pytest.raises(tailrace.CorruptQueue, match="missing"):
-                take(d, 100)
+                for _ in messages:
+                    taken += take(d, 100)
+            assert len(taken) in (2, 3), "the one that leads to what is missing stays with it"
         path.with_name("kept").rename(third)
         with qewqew.DurableQueue(path, chunk_size=100, sync="never") as d:
-            assert len(take(d, 100)) == 6
+            assert taken + d.get_many(100) == messages
 
 
 def test_roles(path):
