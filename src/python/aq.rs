@@ -23,6 +23,7 @@ use self::item::Item;
 use self::roles::{Reader, Writer};
 use super::buffer::{Payload, message_bytes, region_over};
 use super::messages::Messages;
+use super::number::{whole, whole_or_none};
 use super::wait::{Timeout, waiting};
 use crate::Error;
 use crate::aq as core;
@@ -69,8 +70,8 @@ impl Queue {
         _class: &Bound<'_, PyType>,
         py: Python<'_>,
         path: PathBuf,
-        size: usize,
-        page_size: u64,
+        #[pyo3(from_py_with = whole)] size: usize,
+        #[pyo3(from_py_with = whole)] page_size: u64,
         commit_timeout: f64,
         crc32: bool,
         link_identifier: bool,
@@ -95,8 +96,8 @@ impl Queue {
     #[pyo3(signature = (size=1048576, page_size=64, commit_timeout=0.5, crc32=false, link_identifier=false, extendable=false))]
     fn anonymous(
         _class: &Bound<'_, PyType>,
-        size: usize,
-        page_size: u64,
+        #[pyo3(from_py_with = whole)] size: usize,
+        #[pyo3(from_py_with = whole)] page_size: u64,
         commit_timeout: f64,
         crc32: bool,
         link_identifier: bool,
@@ -111,8 +112,8 @@ impl Queue {
     #[pyo3(signature = (size=1048576, page_size=64, commit_timeout=0.5, crc32=false, link_identifier=false, extendable=false))]
     fn heap(
         _class: &Bound<'_, PyType>,
-        size: usize,
-        page_size: u64,
+        #[pyo3(from_py_with = whole)] size: usize,
+        #[pyo3(from_py_with = whole)] page_size: u64,
         commit_timeout: f64,
         crc32: bool,
         link_identifier: bool,
@@ -128,7 +129,7 @@ impl Queue {
     fn over(
         _class: &Bound<'_, PyType>,
         buffer: &Bound<'_, PyAny>,
-        page_size: Option<u64>,
+        #[pyo3(from_py_with = whole_or_none)] page_size: Option<u64>,
         commit_timeout: Option<f64>,
         crc32: Option<bool>,
         link_identifier: Option<bool>,
@@ -157,7 +158,7 @@ impl Queue {
     #[pyo3(signature = (page_size=64, commit_timeout=0.5, crc32=false, link_identifier=false, extendable=false))]
     fn format(
         &self,
-        page_size: u64,
+        #[pyo3(from_py_with = whole)] page_size: u64,
         commit_timeout: f64,
         crc32: bool,
         link_identifier: bool,
@@ -312,13 +313,23 @@ impl Queue {
 
     /// Takes up to `n` messages: waits for the first as `get` does, then takes whatever is there.
     #[pyo3(signature = (n, timeout=Timeout::FOREVER), text_signature = "($self, n, timeout=None)")]
-    fn get_many<'py>(&self, py: Python<'py>, n: usize, timeout: Timeout) -> PyResult<Bound<'py, PyList>> {
+    fn get_many<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = whole)] n: usize,
+        timeout: Timeout,
+    ) -> PyResult<Bound<'py, PyList>> {
         self.take_list(py, n, timeout)
     }
 
     /// As `get_many`, as a pyarrow array that was filled without a Python object for any message.
     #[pyo3(signature = (n, timeout=Timeout::FOREVER), text_signature = "($self, n, timeout=None)")]
-    fn get_arrow<'py>(&self, py: Python<'py>, n: usize, timeout: Timeout) -> PyResult<Bound<'py, PyAny>> {
+    fn get_arrow<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = whole)] n: usize,
+        timeout: Timeout,
+    ) -> PyResult<Bound<'py, PyAny>> {
         self.take_array(py, n, timeout)
     }
 

@@ -8,6 +8,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use super::buffer::{Payload, message_bytes};
 use super::conq_queue::Queue;
+use super::number::{whole, whole_or_none};
 use crate::conq as core;
 use crate::conq::layout::{MAX_MESSAGE_SIZE, MAX_MESSAGES};
 use crate::conq::queue::{Lease, Receipt};
@@ -270,10 +271,10 @@ impl QueueManager {
         &self,
         py: Python<'_>,
         name: &str,
-        max_messages: u64,
-        max_message_size: u64,
-        max_bytes: u64,
-        max_deliveries: Option<u32>,
+        #[pyo3(from_py_with = whole)] max_messages: u64,
+        #[pyo3(from_py_with = whole)] max_message_size: u64,
+        #[pyo3(from_py_with = whole)] max_bytes: u64,
+        #[pyo3(from_py_with = whole_or_none)] max_deliveries: Option<u32>,
         dead_letter: Option<String>,
     ) -> PyResult<String> {
         let dead_letter = match (max_deliveries, dead_letter) {

@@ -10,6 +10,7 @@ use super::arrow::{BatchBuilder, MessageBatch, pyarrow};
 use super::buffer::{Payload, message_bytes};
 use super::conq::{LeaseTime, Message, QueueManager, Stats, describe};
 use super::messages::Messages;
+use super::number::whole;
 use super::wait::{Timeout, waiting};
 use crate::conq::NamedQueue;
 use crate::conq::queue::Lease;
@@ -206,7 +207,12 @@ impl Queue {
 
     /// Take up to ``count`` messages out for good: waits like ``get`` for the first, then takes what is there.
     #[pyo3(signature = (count, timeout=Timeout::FOREVER), text_signature = "($self, count, timeout=None)")]
-    fn get_many(&self, py: Python<'_>, count: usize, timeout: Timeout) -> PyResult<Vec<Py<PyBytes>>> {
+    fn get_many(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole)] count: usize,
+        timeout: Timeout,
+    ) -> PyResult<Vec<Py<PyBytes>>> {
         loop {
             let leases = self.leases(py, count, timeout)?;
             if leases.is_empty() {
@@ -231,7 +237,12 @@ impl Queue {
 
     /// As ``get_many``, as one ``pyarrow.BinaryArray`` without a Python object for each message.
     #[pyo3(signature = (count, timeout=Timeout::FOREVER), text_signature = "($self, count, timeout=None)")]
-    fn get_arrow<'py>(&self, py: Python<'py>, count: usize, timeout: Timeout) -> PyResult<Bound<'py, PyAny>> {
+    fn get_arrow<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = whole)] count: usize,
+        timeout: Timeout,
+    ) -> PyResult<Bound<'py, PyAny>> {
         pyarrow(py)?;
         loop {
             let leases = self.leases(py, count, timeout)?;

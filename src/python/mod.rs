@@ -4,6 +4,7 @@
 //! - [`wait`]: timeouts, and waiting without the GIL but with Ctrl-C
 //! - [`buffer`]: bytes-like arguments, and views of queue memory that can be closed
 //! - [`messages`]: many messages as one argument, from objects or from an Arrow array
+//! - [`number`]: whole numbers as arguments
 //! - [`arrow`]: drained messages as an Arrow array
 //! - [`closable`]: what an object opened, until it is closed
 //!
@@ -21,6 +22,7 @@ mod conq_tokens;
 mod error;
 mod mcp;
 mod messages;
+mod number;
 mod qewqew;
 mod ring;
 #[cfg(test)]

@@ -18,6 +18,7 @@ use super::arrow::{BatchBuilder, MessageBatch, pyarrow};
 use super::buffer::Payload;
 use super::closable::Closable;
 use super::messages::Messages;
+use super::number::{whole, whole_or_none};
 use super::wait::{Timeout, waiting};
 use crate::qewqew::{self as core, Change, Options};
 use crate::shared::signal::Wait;
@@ -68,12 +69,12 @@ impl DurableQueue {
     fn new(
         py: Python<'_>,
         path: PathBuf,
-        chunk_size: u64,
+        #[pyo3(from_py_with = whole)] chunk_size: u64,
         sync: &str,
         role: &str,
         crc: bool,
         network: bool,
-        max_bytes: Option<u64>,
+        #[pyo3(from_py_with = whole_or_none)] max_bytes: Option<u64>,
         when_full: &str,
         create: bool,
     ) -> PyResult<Self> {
@@ -196,7 +197,11 @@ impl DurableQueue {
     }
 
     /// Removes and returns up to n messages, those that are there.
-    fn dequeue_many<'py>(&self, py: Python<'py>, n: usize) -> PyResult<Bound<'py, PyList>> {
+    fn dequeue_many<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = whole)] n: usize,
+    ) -> PyResult<Bound<'py, PyList>> {
         Ok(self.take(py, n, Timeout::ZERO)?.unwrap_or_else(|| PyList::empty(py)))
     }
 
@@ -241,7 +246,12 @@ impl DurableQueue {
     }
 
     /// The messages from position start up to end, which stay.
-    fn read_range<'py>(&self, py: Python<'py>, start: u64, end: u64) -> PyResult<Bound<'py, PyList>> {
+    fn read_range<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = whole)] start: u64,
+        #[pyo3(from_py_with = whole)] end: u64,
+    ) -> PyResult<Bound<'py, PyList>> {
         ranges::read_range(py, &self.detached(py, core::DurableQueue::ranges)?, start, end)
     }
 
@@ -252,7 +262,7 @@ impl DurableQueue {
     }
 
     /// Consumes everything before a position; whole consumed chunks are removed.
-    fn commit(&self, py: Python<'_>, position: u64) -> PyResult<()> {
+    fn commit(&self, py: Python<'_>, #[pyo3(from_py_with = whole)] position: u64) -> PyResult<()> {
         self.detached(py, |queue| queue.commit(position))
     }
 
@@ -299,13 +309,23 @@ impl DurableQueue {
 
     /// Removes and returns up to n messages: waits for the first like get, and takes the others that are there.
     #[pyo3(signature = (n, timeout=Timeout::FOREVER), text_signature = "($self, n, timeout=None)")]
-    fn get_many<'py>(&self, py: Python<'py>, n: usize, timeout: Timeout) -> PyResult<Bound<'py, PyList>> {
+    fn get_many<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = whole)] n: usize,
+        timeout: Timeout,
+    ) -> PyResult<Bound<'py, PyList>> {
         Ok(self.take(py, n, timeout)?.ok_or(Error::Empty)?)
     }
 
     /// As get_many, as one Arrow array.
     #[pyo3(signature = (n, timeout=Timeout::FOREVER), text_signature = "($self, n, timeout=None)")]
-    fn get_arrow<'py>(&self, py: Python<'py>, n: usize, timeout: Timeout) -> PyResult<Bound<'py, PyAny>> {
+    fn get_arrow<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = whole)] n: usize,
+        timeout: Timeout,
+    ) -> PyResult<Bound<'py, PyAny>> {
         pyarrow(py)?;
         let fill = |queue: &core::DurableQueue| {
             let mut builder = BatchBuilder::with_capacity(n.min(RESERVE), 0);

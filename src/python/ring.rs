@@ -14,6 +14,7 @@ use self::handle::{Handle, Patience};
 use super::arrow::{BatchBuilder, MessageBatch, pyarrow};
 use super::buffer::Payload;
 use super::messages::Messages;
+use super::number::whole;
 use super::wait::{Timeout, waiting};
 use crate::ring::{self as core, Message, Options, layout};
 use crate::shared::signal::Wait;
@@ -60,8 +61,8 @@ impl Queue {
         _class: &Bound<'_, PyType>,
         py: Python<'_>,
         path: PathBuf,
-        max_len: u32,
-        msg_size: u32,
+        #[pyo3(from_py_with = whole)] max_len: u32,
+        #[pyo3(from_py_with = whole)] msg_size: u32,
         foreign_timeout: Option<Timeout>,
     ) -> PyResult<Self> {
         let path = std::path::absolute(path)?;
@@ -92,7 +93,11 @@ impl Queue {
     /// A ring without a name, for the threads of this process and its forked children.
     #[classmethod]
     #[pyo3(signature = (max_len=1024, msg_size=8))]
-    fn anonymous(_class: &Bound<'_, PyType>, max_len: u32, msg_size: u32) -> PyResult<Self> {
+    fn anonymous(
+        _class: &Bound<'_, PyType>,
+        #[pyo3(from_py_with = whole)] max_len: u32,
+        #[pyo3(from_py_with = whole)] msg_size: u32,
+    ) -> PyResult<Self> {
         Ok(Queue::new(core::Queue::anonymous(max_len, msg_size)?, None))
     }
 
@@ -229,7 +234,12 @@ impl Queue {
 
     /// Takes up to `n` messages: waits for the first as `get` does, then takes whatever is there.
     #[pyo3(signature = (n, timeout=None))]
-    fn get_many<'py>(&self, py: Python<'py>, n: usize, timeout: Option<Timeout>) -> PyResult<Bound<'py, PyList>> {
+    fn get_many<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = whole)] n: usize,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Bound<'py, PyList>> {
         let queue = self.open_queue()?;
         let list = PyList::empty(py);
         if n == 0 {
@@ -248,7 +258,12 @@ impl Queue {
 
     /// As `get_many`, as a pyarrow array that was filled without a Python object for any message.
     #[pyo3(signature = (n, timeout=None))]
-    fn get_arrow<'py>(&self, py: Python<'py>, n: usize, timeout: Option<Timeout>) -> PyResult<Bound<'py, PyAny>> {
+    fn get_arrow<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = whole)] n: usize,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let queue = self.open_queue()?;
         pyarrow(py)?;
         let size = queue.message_bytes();

@@ -6,7 +6,7 @@ import queue
 import pytest
 
 import tailrace
-from tailrace import errors
+from tailrace import aq, conq, errors, mcp, qewqew, ring
 
 FAMILY = {
     "QueueError": (Exception,),
@@ -62,3 +62,26 @@ def test_pickle_keeps_the_fields(protocol):
     assert (str(copy), copy.size, copy.limit) == ("too large", 9, 8)
     copy = pickle.loads(pickle.dumps(tailrace.InvalidKey("invalid key 9", 9), protocol))
     assert (str(copy), copy.key) == ("invalid key 9", 9)
+
+
+def test_a_number_that_its_type_cannot_hold_is_a_wrong_value(tmp_path):
+    path = tmp_path / "q"
+    wrong = [
+        (lambda n: aq.Queue.create(path, size=n), -1),
+        (lambda n: aq.Queue.create(path, page_size=n), 2**64),
+        (lambda n: ring.Queue.create(path, max_len=n), -1),
+        (lambda n: qewqew.DurableQueue(path, chunk_size=n), -1),
+        (lambda n: qewqew.DurableQueue(path, max_bytes=n), 2**64),
+        (lambda n: conq.QueueManager().create_queue("q", max_messages=n), -1),
+        (lambda n: conq.QueueManager().create_queue("q", max_deliveries=n), 2**32),
+        (lambda n: mcp.QueueFile.open("Q", system=tmp_path, record_size=n), -1),
+        (lambda n: mcp.FileParameters("Q", n, 80), 2**32),
+        (lambda n: mcp.create_system(tmp_path, queues=n), -1),
+        (lambda n: aq.Queue.anonymous(size=1 << 16).get_many(n), -1),
+        (lambda n: aq.Queue.anonymous(size=1 << 16).writer().claim(n), 2**63),
+        (lambda n: ring.Queue.anonymous(max_len=2, msg_size=1).get_many(n), -1),
+    ]
+    for call, number in wrong:
+        with pytest.raises(ValueError, match=rf"from -?\d+ to \d+, not {number}\b"):
+            call(number)
+    assert not any(tmp_path.iterdir())

@@ -136,7 +136,7 @@ def test_files_that_are_no_rings_are_refused_by_name(path: Path) -> None:
         ring.Queue.create(path, msg_size=0)
     with pytest.raises(ValueError, match="max_len 4294967295 with msg_size 4294967295"):
         ring.Queue.create(path, max_len=2**32 - 1, msg_size=2**32 - 1)
-    with pytest.raises(OverflowError):
+    with pytest.raises(ValueError, match="from 0 to 4294967295, not 4294967296"):
         ring.Queue.create(path, max_len=2**32)
     assert not path.exists()
     with pytest.raises(tailrace.QueueNotFound):

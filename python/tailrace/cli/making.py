@@ -31,10 +31,7 @@ def create(
     kind, rest = find(url)
     pairs = [name_and_value(text) for text in option or []]
     values = kind.parse({name.replace("-", "_"): value for name, value in pairs})
-    try:
-        kind.create(rest, values)
-    except OverflowError as error:
-        raise ValueError(f"an option is out of range: {error}") from None
+    kind.create(rest, values)
     if json:
         print_json({"url": url, "kind": kind.scheme, **values})
 

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
 
 use super::super::buffer::{Access, Exports, Payload, View};
+use super::super::number::whole_or_none;
 use super::handle::Handle;
 use crate::aq::{self, ClaimData, SnapshotItem};
 use crate::shared::region::Region;
@@ -218,7 +219,7 @@ impl Drop for Item {
 impl Item {
     /// Writes at `offset`, or behind the highest byte written so far. False, with nothing written, when there is no room.
     #[pyo3(signature = (data, offset=None))]
-    fn write(&self, data: Payload<'_>, offset: Option<usize>) -> PyResult<bool> {
+    fn write(&self, data: Payload<'_>, #[pyo3(from_py_with = whole_or_none)] offset: Option<usize>) -> PyResult<bool> {
         self.with_claim(|writer, claim| writer.write(claim, offset, data.as_bytes()))
     }
 
@@ -228,7 +229,7 @@ impl Item {
         &self,
         template: &Bound<'_, PyString>,
         args: &Bound<'_, PyTuple>,
-        offset: Option<usize>,
+        #[pyo3(from_py_with = whole_or_none)] offset: Option<usize>,
     ) -> PyResult<isize> {
         let text = template.rem(args)?.extract::<String>()?;
         self.with_claim(|writer, claim| writer.print(claim, offset, &text))

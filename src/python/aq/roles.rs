@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use super::super::number::whole;
 use super::super::wait::Timeout;
 use super::handle::Handle;
 use super::item::Item;
@@ -36,7 +37,7 @@ impl Writer {
 impl Writer {
     /// Claims memory for an item of `n` bytes. QueueFull when there is no room, and none came free within `timeout`.
     #[pyo3(signature = (n, timeout=Timeout::ZERO), text_signature = "($self, n, timeout=0)")]
-    fn claim(&self, py: Python<'_>, n: i64, timeout: Timeout) -> PyResult<Py<Item>> {
+    fn claim(&self, py: Python<'_>, #[pyo3(from_py_with = whole)] n: i64, timeout: Timeout) -> PyResult<Py<Item>> {
         let n = usize::try_from(n).map_err(|_| PyValueError::new_err(format!("an item cannot have {n} bytes")))?;
         let mut claimed = self.handle.with_writer(|writer| writer.claim_data(n))?;
         if claimed.is_none() {

@@ -10,6 +10,7 @@ use super::super::arrow::{BatchBuilder, MessageBatch, pyarrow};
 use super::super::buffer::Payload;
 use super::super::error::QueueFull;
 use super::super::messages::Messages;
+use super::super::number::whole;
 use super::super::wait::{Timeout, waiting};
 use super::held::{HeldMessage, Holds};
 use super::{describe, mode_name, mode_named, open_system};
@@ -91,14 +92,14 @@ impl QueueFile {
         name: String,
         mode: &str,
         system: Option<PathBuf>,
-        max_messages: u32,
-        buffers: u32,
-        record_size: u32,
-        family_size: u32,
+        #[pyo3(from_py_with = whole)] max_messages: u32,
+        #[pyo3(from_py_with = whole)] buffers: u32,
+        #[pyo3(from_py_with = whole)] record_size: u32,
+        #[pyo3(from_py_with = whole)] family_size: u32,
         keep: bool,
         strict: bool,
         disk: Option<PathBuf>,
-        device: u32,
+        #[pyo3(from_py_with = whole)] device: u32,
         sdl_keys: bool,
     ) -> PyResult<Self> {
         let parameters = FileParameters {
@@ -214,7 +215,13 @@ impl QueueFile {
     /// Takes up to ``n`` messages in hand, waiting for the first. They stay in the queue, unseen by others, until
     /// ``acknowledge`` or ``give_back``; closing the file or dying gives them back in order.
     #[pyo3(signature = (n=1, key=None, timeout=Timeout::FOREVER), text_signature = "($self, n=1, key=None, timeout=None)")]
-    fn hold(&self, py: Python<'_>, n: usize, key: Option<i64>, timeout: Timeout) -> PyResult<Vec<HeldMessage>> {
+    fn hold(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole)] n: usize,
+        key: Option<i64>,
+        timeout: Timeout,
+    ) -> PyResult<Vec<HeldMessage>> {
         let mut batch = Batch::new();
         let wait = Wait::from_timeout(timeout.0);
         let (took, holds) = waiting(py, |idle| self.file.hold(key, n, &mut batch, wait, idle))?;
@@ -279,7 +286,7 @@ impl QueueFile {
     fn get_many<'py>(
         &self,
         py: Python<'py>,
-        n: usize,
+        #[pyo3(from_py_with = whole)] n: usize,
         timeout: Timeout,
         key: Option<i64>,
     ) -> PyResult<Bound<'py, PyList>> {
@@ -293,7 +300,7 @@ impl QueueFile {
     fn get_arrow<'py>(
         &self,
         py: Python<'py>,
-        n: usize,
+        #[pyo3(from_py_with = whole)] n: usize,
         timeout: Timeout,
         key: Option<i64>,
     ) -> PyResult<Bound<'py, PyAny>> {

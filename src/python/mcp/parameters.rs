@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple, PyType};
 
 use super::super::buffer::Payload;
+use super::super::number::whole;
 use super::file::QueueFile;
 use crate::mcp::{self, Device, notation};
 use crate::{Error, Result};
@@ -48,11 +49,11 @@ impl FileParameters {
     #[pyo3(signature = (name, max_messages, record_size, buffers=2, family_size=0, device=61))]
     fn new(
         name: String,
-        max_messages: u32,
-        record_size: u32,
-        buffers: u32,
-        family_size: u32,
-        device: u32,
+        #[pyo3(from_py_with = whole)] max_messages: u32,
+        #[pyo3(from_py_with = whole)] record_size: u32,
+        #[pyo3(from_py_with = whole)] buffers: u32,
+        #[pyo3(from_py_with = whole)] family_size: u32,
+        #[pyo3(from_py_with = whole)] device: u32,
     ) -> PyResult<Self> {
         let inner = mcp::FileParameters {
             name,
@@ -165,7 +166,7 @@ impl FileParameters {
     /// True
     #[staticmethod]
     #[pyo3(signature = (block, name, record_size))]
-    fn from_fpb(block: Payload<'_>, name: &str, record_size: u32) -> PyResult<Self> {
+    fn from_fpb(block: Payload<'_>, name: &str, #[pyo3(from_py_with = whole)] record_size: u32) -> PyResult<Self> {
         let inner = mcp::FileParameters::from_fpb(block.as_bytes(), name, record_size)?;
         Ok(FileParameters { inner })
     }

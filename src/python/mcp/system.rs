@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use super::super::number::whole;
 use super::super::wait::{Timeout, waiting};
 use super::file::QueueFile;
 use super::open_system;
@@ -55,12 +56,12 @@ pub(super) fn wait(py: Python<'_>, timeout: Timeout, files: &Bound<'_, PyTuple>)
 pub(super) fn create_system(
     py: Python<'_>,
     directory: PathBuf,
-    queues: u32,
-    users: u32,
-    participants: u32,
-    messages: u32,
-    memory: u64,
-    memory_limit: u64,
+    #[pyo3(from_py_with = whole)] queues: u32,
+    #[pyo3(from_py_with = whole)] users: u32,
+    #[pyo3(from_py_with = whole)] participants: u32,
+    #[pyo3(from_py_with = whole)] messages: u32,
+    #[pyo3(from_py_with = whole)] memory: u64,
+    #[pyo3(from_py_with = whole)] memory_limit: u64,
 ) -> PyResult<()> {
     let parameters = SystemParameters {
         queues,

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple, PyType};
 
 use crate::python::arrow::{BatchBuilder, MessageBatch};
+use crate::python::number::whole;
 use crate::python::wait::waiting;
 use crate::qewqew as core;
 
@@ -75,12 +76,22 @@ impl RangeReader {
     }
 
     /// The messages from position start up to end.
-    fn read_range<'py>(&self, py: Python<'py>, start: u64, end: u64) -> PyResult<Bound<'py, PyList>> {
+    fn read_range<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = whole)] start: u64,
+        #[pyo3(from_py_with = whole)] end: u64,
+    ) -> PyResult<Bound<'py, PyList>> {
         read_range(py, &self.reader, start, end)
     }
 
     /// The same as one Arrow array.
-    fn read_range_arrow<'py>(&self, py: Python<'py>, start: u64, end: u64) -> PyResult<Bound<'py, PyAny>> {
+    fn read_range_arrow<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = whole)] start: u64,
+        #[pyo3(from_py_with = whole)] end: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let batch = waiting(py, |_| {
             let bytes = usize::try_from(end.saturating_sub(start)).unwrap_or(0);
             let mut builder = BatchBuilder::with_capacity(0, bytes);
@@ -92,7 +103,14 @@ impl RangeReader {
     }
 
     /// The same in arrays of up to so many messages, and about so many bytes, each with the position of its first message.
-    fn _batches(&self, py: Python<'_>, start: u64, end: u64, rows: usize, size: usize) -> PyResult<RangeBatches> {
+    fn _batches(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole)] start: u64,
+        #[pyo3(from_py_with = whole)] end: u64,
+        rows: usize,
+        size: usize,
+    ) -> PyResult<RangeBatches> {
         let walk = waiting(py, |_| self.reader.walk(start, end))?;
         Ok(RangeBatches {
             walk: Mutex::new(walk),
@@ -102,7 +120,12 @@ impl RangeReader {
     }
 
     /// The range cut where the chunks are: pieces that can be read at the same time.
-    fn chunk_ranges(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<Vec<(u64, u64)>> {
+    fn chunk_ranges(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole)] start: u64,
+        #[pyo3(from_py_with = whole)] end: u64,
+    ) -> PyResult<Vec<(u64, u64)>> {
         waiting(py, |_| self.reader.chunk_ranges(start, end))
     }
 
