@@ -67,7 +67,7 @@ test-spark-versions: .cache/installed
 	    $$place/bin/pip --disable-pip-version-check --quiet install "$$(echo .cache/wheels/*.whl)[arrow,cli,spark,java]" \
 	    "pyspark~=$$version.0" pytest pytest-timeout; } && \
 	  $$place/bin/pip --disable-pip-version-check --quiet install --force-reinstall --no-deps .cache/wheels/*.whl && \
-	  echo "PySpark $$version" && $$place/bin/python -m pytest -q tests/python/test_spark_feeds.py tests/python/test_spark_sink.py tests/python/test_spark.py || exit 1; \
+	  echo "PySpark $$version" && $$place/bin/python -m pytest -q tests/python/test_spark_feeds.py tests/python/test_spark_holding.py tests/python/test_spark_sink.py tests/python/test_spark.py || exit 1; \
 	done
 
 # Another instruction set, in emulation (Debian's qemu-user and gcc-aarch64-linux-gnu). It shows that the code is portable, not
