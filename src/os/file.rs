@@ -66,6 +66,11 @@ impl Unlinked {
         Ok(unlinked)
     }
 
+    /// The name that it will have.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Makes the finished file visible under its name, durably; [`Error::Exists`] when the name is taken.
     pub fn publish(self) -> Result<()> {
         sync_all(&self.file).map_err(|e| Error::io(format!("syncing {}", self.path.display()), e))?;

@@ -54,12 +54,53 @@ impl Checks {
     /// Creates the file for a chunk whose entries from `start` on are covered, with the records of `framed` entries there,
     /// in place of any file of this name.
     pub(crate) fn create(disk: &Disk, path: &Path, start: u32, framed: &[u8], durable: bool) -> Result<Self> {
-        let records = |out: &mut Vec<u8>, seed: u32| {
-            for check in checks_of(start, framed) {
-                out.extend_from_slice(&Record::Checksum(check).encode(seed));
-            }
+        Checks::replace(
+            disk,
+            path,
+            start,
+            |out, seed| record_all(start, framed, out, seed),
+            durable,
+        )
+    }
+
+    /// Makes the complete file for a chunk with these entries, to be published; [`Self::open_prepared`] opens it.
+    pub(crate) fn prepare(path: &Path, framed: &[u8], durable: bool) -> Result<(Unlinked, Cursor)> {
+        Checks::write_new(
+            path,
+            FIRST_ENTRY,
+            |out, seed| record_all(FIRST_ENTRY, framed, out, seed),
+            durable,
+        )
+    }
+
+    /// Opens a file that has just been published; `end` is where its records end.
+    pub(crate) fn open_prepared(path: &Path, end: Cursor) -> Result<Self> {
+        let checks = Checks::open(path)?.ok_or_else(|| Error::no_file(path))?;
+        checks.locked().cursor = end;
+        Ok(checks)
+    }
+
+    /// A complete file without a name, and where its records end.
+    fn write_new(
+        path: &Path,
+        start: u32,
+        records: impl FnOnce(&mut Vec<u8>, u32),
+        durable: bool,
+    ) -> Result<(Unlinked, Cursor)> {
+        let doing = |e| Error::io(format!("creating {}", path.display()), e);
+        let seed = new_seed()?;
+        let state = State::Open;
+        let mut bytes = Header { seed, start, state }.encode().to_vec();
+        records(&mut bytes, seed);
+        let unlinked = Unlinked::create(path, bytes.len() as u64)?;
+        let raw: File = unlinked.as_fd().try_clone_to_owned().map_err(doing)?.into();
+        raw.write_all_at(&bytes, 0).map_err(doing)?;
+        let end = Cursor {
+            seed,
+            at: bytes.len() as u64,
+            needs_chunk: !durable,
         };
-        Checks::replace(disk, path, start, records, durable)
+        Ok((unlinked, end))
     }
 
     /// Puts a complete file with these records in the place of any file of this name, in one step.
@@ -70,31 +111,17 @@ impl Checks {
         records: impl FnOnce(&mut Vec<u8>, u32),
         durable: bool,
     ) -> Result<Self> {
-        let doing = |e| Error::io(format!("creating {}", path.display()), e);
-        let seed = new_seed()?;
-        let state = State::Open;
-        let mut bytes = Header { seed, start, state }.encode().to_vec();
-        records(&mut bytes, seed);
         // Another name on the way only where one has to go: a kill leaves it behind.
-        let replaces = path.symlink_metadata().is_ok();
-        let name = if replaces { fresh_name(path) } else { path.to_owned() };
-        if replaces {
-            disk.unlink(&name)?;
+        if path.symlink_metadata().is_err() {
+            let (unlinked, end) = Checks::write_new(path, start, records, durable)?;
+            disk.publish(vec![unlinked], durable)?;
+            return Checks::open_prepared(path, end);
         }
-        let unlinked = Unlinked::create(&name, bytes.len() as u64)?;
-        let raw: File = unlinked.as_fd().try_clone_to_owned().map_err(doing)?.into();
-        raw.write_all_at(&bytes, 0).map_err(doing)?;
-        match replaces {
-            true => disk.replace(unlinked, &name, path, durable)?,
-            false => disk.publish(unlinked, path, durable)?,
-        }
-        let checks = Checks::open(path)?.ok_or_else(|| Error::no_file(path))?;
-        checks.locked().cursor = Cursor {
-            seed,
-            at: bytes.len() as u64,
-            needs_chunk: !durable,
-        };
-        Ok(checks)
+        let name = fresh_name(path);
+        disk.unlink(&name)?;
+        let (unlinked, end) = Checks::write_new(&name, start, records, durable)?;
+        disk.replace(unlinked, path, durable)?;
+        Checks::open_prepared(path, end)
     }
 
     /// Opens the file, if there is one.
@@ -359,6 +386,13 @@ fn checks_of(offset: u32, framed: &[u8]) -> impl Iterator<Item = Check> {
         at += LENGTH_BYTES as usize + bytes.len();
         Some(check)
     })
+}
+
+/// The checksums of framed entries that begin at `offset`, as records.
+fn record_all(offset: u32, framed: &[u8], out: &mut Vec<u8>, seed: u32) {
+    for check in checks_of(offset, framed) {
+        out.extend_from_slice(&Record::Checksum(check).encode(seed));
+    }
 }
 
 fn new_seed() -> Result<u32> {

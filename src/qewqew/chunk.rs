@@ -51,6 +51,28 @@ pub(crate) struct Access {
     pub(crate) logged: bool,
 }
 
+/// A chunk that is complete and has no name yet.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    unlinked: Unlinked,
+    id: ChunkId,
+    access: Access,
+    primed: u32,
+    step: u32,
+}
+
+impl Prepared {
+    /// Makes it visible, behind the files that have to be there before it; [`Error::Exists`] when the name is taken.
+    pub(crate) fn publish(self, disk: &Disk, before: Option<Unlinked>) -> Result<Chunk> {
+        let path = self.unlinked.path().to_owned();
+        let files = before.into_iter().chain([self.unlinked]).collect();
+        disk.publish(files, self.access.durable)?;
+        let mut chunk = Chunk::open(path, self.id, self.access)?;
+        (chunk.primed, chunk.step) = (PrivateU32::new(self.primed), self.step);
+        Ok(chunk)
+    }
+}
+
 impl Chunk {
     /// Opens a chunk; [`Error::NotFound`] when there is no such file.
     pub(crate) fn open(path: PathBuf, id: ChunkId, access: Access) -> Result<Self> {
@@ -100,18 +122,10 @@ impl Chunk {
         })
     }
 
-    /// Creates a complete chunk that begins with `entries` (framed), and makes it visible; [`Error::Exists`] when the name
-    /// is taken.
-    pub(crate) fn create(
-        disk: &Disk,
-        path: PathBuf,
-        id: ChunkId,
-        size: u32,
-        entries: &[u8],
-        access: Access,
-    ) -> Result<Self> {
+    /// Makes a complete chunk that begins with `entries` (framed), to be published.
+    pub(crate) fn prepare(path: &Path, id: ChunkId, size: u32, entries: &[u8], access: Access) -> Result<Prepared> {
         let doing = || format!("creating {}", path.display());
-        let unlinked = Unlinked::create(&path, size.into())?;
+        let unlinked = Unlinked::create(path, size.into())?;
         let file: File = unlinked
             .as_fd()
             .try_clone_to_owned()
@@ -140,10 +154,13 @@ impl Chunk {
             .map_err(|e| Error::io(doing(), e))?;
         file.write_all_at(entries, FIRST_ENTRY.into())
             .map_err(|e| Error::io(doing(), e))?;
-        disk.publish(unlinked, &path, access.durable)?;
-        let mut chunk = Chunk::open(path, id, access)?;
-        (chunk.primed, chunk.step) = (PrivateU32::new(primed), step);
-        Ok(chunk)
+        Ok(Prepared {
+            unlinked,
+            id,
+            access,
+            primed,
+            step,
+        })
     }
 
     pub(crate) fn id(&self) -> ChunkId {

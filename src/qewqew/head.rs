@@ -52,7 +52,7 @@ impl Head {
                 opened => return opened,
             }
             let unlinked = Unlinked::create(path, HEAD_BYTES)?;
-            match disk.publish(unlinked, path, durable) {
+            match disk.publish(vec![unlinked], durable) {
                 Err(Error::Exists(_)) => {}
                 published => published?,
             }

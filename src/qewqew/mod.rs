@@ -29,9 +29,9 @@
 //! | enqueue, `never` | 1 entries, 2 tail | killed: before 2 nothing, after 2 done. Cut: no promise | |
 //! | into an exhausted chunk | 0 pointers back to the start, [sync] | empty; nothing is overwritten before this is on the disk | |
 //! | the same, `crc` | 0a record that the chunk starts over, 0b pointers back, [sync of the chunk] | a log that ends with 0a means an empty chunk; without 0a consumed messages may be delivered again after a cut | `Checks::replay` |
-//! | new chunk | 0 `crc`: its complete `.crc` file, [sync of the directory] | checksums of nothing | next open, or replaced |
-//! | | 1 complete file without a name, [sync] | nothing to see | the kernel |
-//! | | 2 its name, [sync of the directory] | a chunk that nothing refers to | adopted (it is complete) by the next open or spill |
+//! | new chunk | 1 complete files without names, the chunk and with `crc` its `.crc`, [sync of each] | nothing to see | the kernel |
+//! | | 2 `crc`: the name of the `.crc` file | checksums of nothing | next open, or replaced |
+//! | | 3 the name of the chunk, [sync of the directory, for both] | a chunk that nothing refers to, after a cut perhaps without its `.crc` | adopted (it is complete) by the next open or spill |
 //! | | 4 next-ref of the last chunk, or head file: *the message exists*, [sync] | done | |
 //! | dequeue | head pointer | done; after a cut it may be delivered again | |
 //! | dequeue, last of a chunk | 1 position slot of the next chunk, [sync] | the slot that the head file names still counts | |

@@ -90,7 +90,7 @@ impl Positions {
         raw.write_all_at(&VERSION.to_le_bytes(), 8).map_err(doing)?;
         raw.write_all_at(&new_uuid()?, UUID).map_err(doing)?;
         raw.write_all_at(&slot(first, 0), SLOTS[0]).map_err(doing)?;
-        disk.publish(unlinked, path, durable)?;
+        disk.publish(vec![unlinked], durable)?;
         Positions::open(path)?.ok_or_else(|| Error::no_file(path))
     }
 

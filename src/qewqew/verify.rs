@@ -366,7 +366,7 @@ fn rebuild(store: &Store, id: ChunkId, examined: &Examined, report: &mut Report)
         durable: true,
         logged: false,
     };
-    let fresh = Chunk::create(&store.disk, aside.clone(), id, size, &examined.sound, access)?;
+    let fresh = Chunk::prepare(&aside, id, size, &examined.sound, access)?.publish(&store.disk, None)?;
     if let Some(next) = examined.next {
         fresh.set_next(&store.disk, Some(next))?;
         fresh.sync(&store.disk)?;

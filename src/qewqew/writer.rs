@@ -8,12 +8,13 @@ mod publish;
 
 use std::sync::Arc;
 
-use super::checks::Checks;
+use super::checks::{Checks, Cursor};
 use super::chunk::Chunk;
 use super::layout::{self, ChunkId, FIRST_ENTRY, IDS, LENGTH_BYTES, MAX_CHUNKS, Pointers, entry_bytes};
 use super::records::Check;
 use super::side::{Side, Staged};
 use super::store::Store;
+use crate::os::file::Unlinked;
 use crate::shared::sync::Ordering;
 use crate::{Error, Result};
 
@@ -253,8 +254,15 @@ impl Writer {
             self.settle_leftover(store, previous.as_ref(), id)?;
             return Ok(0);
         }
-        let checks = self.begin_checks(store, id, &framed)?;
-        let chunk = Chunk::create(&store.disk, path, id, store.chunk_size, &framed, store.access)?;
+        // Its checksums first, so that a chunk that is there has them.
+        let checks = self.prepare_checks(store, id, &framed)?;
+        let chunk = Chunk::prepare(&path, id, store.chunk_size, &framed, store.access)?;
+        let (before, end) = checks.unzip();
+        let chunk = chunk.publish(&store.disk, before)?;
+        let opened = end.map(|end| Checks::open_prepared(&store.names.checks(id), end));
+        let checks = opened
+            .transpose()?
+            .map(|checks| Arc::new(checks.mapped_for(store.access)));
         self.link(store, previous.as_ref(), id)?;
         self.last = Some(Last {
             chunk: Arc::new(chunk),
@@ -266,15 +274,14 @@ impl Writer {
         Ok(count)
     }
 
-    /// The checksums of a chunk that is about to be there with these entries: before it, so that a chunk that is there has them.
-    fn begin_checks(&self, store: &Store, id: ChunkId, framed: &[u8]) -> Result<Option<Arc<Checks>>> {
+    /// The checksums of a chunk that is about to be there with these entries, in place of any that are there.
+    fn prepare_checks(&self, store: &Store, id: ChunkId, framed: &[u8]) -> Result<Option<(Unlinked, Cursor)>> {
         let path = store.names.checks(id);
         store.disk.unlink(&path)?;
-        if !store.crc {
-            return Ok(None);
-        }
-        let checks = Checks::create(&store.disk, &path, FIRST_ENTRY, framed, store.sync.is_durable())?;
-        Ok(Some(Arc::new(checks.mapped_for(store.access))))
+        let prepared = store
+            .crc
+            .then(|| Checks::prepare(&path, framed, store.sync.is_durable()));
+        prepared.transpose()
     }
 
     /// Makes a complete chunk part of the chain: the one store that decides whether its messages exist.

@@ -53,7 +53,9 @@ impl Writer {
                 place.display()
             )));
         }
-        self.begin_checks(store, id, framed)?;
+        if let Some((checks, _)) = self.prepare_checks(store, id, framed)? {
+            store.disk.publish(vec![checks], store.sync.is_durable())?;
+        }
         std::fs::rename(staged, &place)
             .map_err(|error| Error::io(format!("moving {} to {}", staged.display(), place.display()), error))?;
         if store.sync.is_durable() {
