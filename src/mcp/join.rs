@@ -40,13 +40,32 @@ impl System {
         Ok(system)
     }
 
+    /// The system in `directory` if there is one: looking at a place leaves nothing there.
+    pub fn open_present(directory: &Path, parameters: &SystemParameters) -> Result<Option<Arc<System>>> {
+        match system_file(directory, &boot_tag()?).symlink_metadata() {
+            Ok(_) => System::open(directory, parameters).map(Some),
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+                ) =>
+            {
+                Ok(None)
+            }
+            Err(e) => Err(Error::io(
+                format!("looking for a queue system in {}", directory.display()),
+                e,
+            )),
+        }
+    }
+
     /// The system of this user: `mcp` in the user's own directory for queues in memory.
     pub fn default_directory() -> Result<PathBuf> {
         Ok(file::default_directory()?.join("mcp"))
     }
 
     fn join(directory: &Path, parameters: &SystemParameters) -> Result<System> {
-        let boot: String = boot_id()?[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+        let boot = boot_tag()?;
         remove_other_boots(directory, &boot);
         let stem = directory.join(format!("mcp-{boot}"));
         let path = system_file(directory, &boot);
@@ -70,6 +89,11 @@ impl System {
         let mapped = self.driver.region.descriptor();
         mapped.is_some_and(|mapped| file::is_still_named(mapped, &path).unwrap_or(false))
     }
+}
+
+/// What names the files of this boot.
+fn boot_tag() -> Result<String> {
+    Ok(boot_id()?[..4].iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn system_file(directory: &Path, boot: &str) -> PathBuf {

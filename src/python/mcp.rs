@@ -43,11 +43,16 @@ pub(crate) mod mcp {
 
 /// Opens the system in a directory, or that of this user.
 fn open_system(directory: Option<PathBuf>) -> Result<Arc<System>> {
-    let directory = match directory {
-        Some(directory) => directory,
-        None => System::default_directory()?,
-    };
-    System::open(&directory, &SystemParameters::default())
+    System::open(&or_default(directory)?, &SystemParameters::default())
+}
+
+/// As [`open_system`], where to look must not create anything.
+fn present_system(directory: Option<PathBuf>) -> Result<Option<Arc<System>>> {
+    System::open_present(&or_default(directory)?, &SystemParameters::default())
+}
+
+fn or_default(directory: Option<PathBuf>) -> Result<PathBuf> {
+    directory.map_or_else(System::default_directory, Ok)
 }
 
 fn mode_named(name: &str) -> Result<Mode> {

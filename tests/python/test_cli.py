@@ -111,6 +111,29 @@ def test_each_look_of_top_is_there_at_once(tmp_path):
     assert top.returncode == 130
 
 
+def test_looks_go_into_a_pipe_one_by_one(tmp_path):
+    url = f"ring:{tmp_path}/queue"
+    tailrace("create", url)
+    with subprocess.Popen([*COMMAND, "top", url, "-i", "30"], stdout=subprocess.PIPE) as top:
+        while url.encode() not in top.stdout.readline():
+            pass
+        top.send_signal(signal.SIGINT)
+    assert top.returncode == 130
+
+
+def test_lines_of_a_pipe_are_put_as_they_come(url):
+    with subprocess.Popen([*COMMAND, "put", url], stdin=subprocess.PIPE) as put:
+        for part in (b"one\ntwo\nth", b"ree\n"):
+            put.stdin.write(part)
+            put.stdin.flush()
+            whole = part.count(b"\n")
+            assert tailrace("get", url, "-n", str(whole), "--timeout", "20").stdout.count(b"\n") == whole
+        assert put.poll() is None
+        put.stdin.write(b"without an end")
+    assert put.returncode == 0
+    assert tailrace("get", url).stdout == b"without an end\n"
+
+
 def test_rm_asks_for_force_and_leaves_nothing(url, tmp_path):
     tailrace("put", url, "-m", "precious")
     assert "has 1 messages" in complaint("rm", url)
@@ -159,7 +182,8 @@ def test_a_missing_durable_queue_is_made_by_put(tmp_path):
         (["get", "rabbit:x"], "unknown scheme 'rabbit'"),
         (["get", "aq:{}/missing"], "no such queue"),
         (["put", "ring:{}/missing"], "no such queue"),
-        (["drain", "conq:{}/none#mail"], "no directory"),
+        (["drain", "conq:{}/none#mail"], "no queues in the directory"),
+        (["drain", "conq:{}#mail"], "no queues in the directory"),
         (["get", "mcp:{}#NONE"], "no queue 'NONE'"),
         (["info", "qewqew:{}/missing"], "no such queue"),
         (["get", "qewqew:{}/none/missing"], "No such file or directory"),
@@ -191,10 +215,12 @@ def test_wrong_input_is_one_clear_line_and_code_2(tmp_path, arguments, said):
     assert (tmp_path / "text").exists()
 
 
-def test_wrong_json_names_the_line_and_the_rest_is_not_put(tmp_path):
+def test_wrong_json_names_the_line_and_only_what_is_before_it_is_put(tmp_path):
     url = f"aq:{tmp_path}/queue"
     tailrace("create", url)
-    assert "line 2 of standard input is not JSON" in complaint("put", url, "--each", "json", stdin=b'{"data": "a"}\n{')
+    wrong = b"".join(b'{"data": "%d"}\n' % line for line in range(600)) + b'{\n{"data": "behind"}\n'
+    assert "line 601 of standard input is not JSON" in complaint("put", url, "--each", "json", stdin=wrong)
+    assert tailrace("drain", url).stdout.split() == [b"%d" % line for line in range(600)]
     assert "is neither" in complaint("put", url, "--each", "json", stdin=b"[1]")
     assert "is not base64" in complaint("put", url, "--each", "json", stdin=b'{"base64": "%"}')
     tailrace("get", url, check=1)

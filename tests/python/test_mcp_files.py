@@ -254,3 +254,10 @@ def test_urls_and_pickles_open_the_same_queue(programs):
     family.forget()
     for file in (q, reader, copy):
         file.close()
+
+
+def test_to_look_for_queues_where_there_is_no_system_makes_none(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "missing"):
+        assert mcp.queues(place) == []
+        assert mcp.reclaim(place) == 0
+    assert not list(tmp_path.iterdir())

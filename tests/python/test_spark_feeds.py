@@ -47,6 +47,7 @@ def queue(tmp_path: Path) -> str:
         ({"url": "qewqew:/x", "startingOffsets": "now"}, "expected earliest, latest, or an offset"),
         ({"url": "qewqew:/x", "failOnDataLoss": "maybe"}, "expected true or false"),
         ({"url": "conq:/x#y", "leaseSeconds": "1"}, "at least 3 seconds"),
+        ({"url": "aq:/x", "failOnDataLoss": "false"}, "is for qewqew and ring queues, not for 'aq:/x'"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, str], message: str) -> None:
@@ -261,6 +262,33 @@ def test_a_missing_queue_file_is_not_made_up(tmp_path: Path) -> None:
     mcp.create_system(tmp_path / "system")
     with pytest.raises(QueueNotFound, match=r"there is no queue file 'NO.Q'"):
         feed(f"mcp:{tmp_path / 'system'}#NO.Q").snapshot()
+
+
+@pytest.mark.parametrize("url", ["mcp:{}#NO.Q", "conq:{}#jobs", "qewqew:{}/q", "aq:{}/q", "ring:{}/q"])
+def test_looking_at_a_place_without_queues_leaves_nothing_there(url: str, tmp_path: Path) -> None:
+    for call in ("snapshot", "initial", "horizon"):
+        with pytest.raises(QueueNotFound):
+            getattr(feed(url.format(tmp_path)), call)()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_batch_of_a_glob_that_names_nothing_is_an_error_and_a_stream_waits(tmp_path: Path) -> None:
+    url = f"qewqew:{tmp_path}/host-*"
+    with pytest.raises(QueueNotFound, match=r"no qewqew queue that '.*/host-\*' names"):
+        feed(url).snapshot()
+    reader = feed(url)
+    assert reader.advance(reader.initial(), reader.horizon(), Limits()) == {}
+
+
+def test_a_family_has_only_its_members(tmp_path: Path) -> None:
+    opened = {"system": tmp_path, "max_messages": 10, "record_size": 80, "keep": True}
+    mcp.QueueFile.open("MY.QFF", "output", family_size=2, **opened).close()
+    mcp.QueueFile.open("MY.Q", "output", **opened).close()
+    for name, said in (("MY.QFF", "2 members: expected 1 to 2"), ("MY.Q", "no members: leave it out")):
+        reader = feed(f"mcp:{tmp_path}#{name}", key=3)
+        for call in (reader.snapshot, reader.horizon):
+            with pytest.raises(ValueError, match=f"option 'key' is 3, but .* has {said}"):
+                call()
 
 
 #: Run by a process of its own, since whoever has the memory mapped dies of a truncated file: makes a queue, plans a

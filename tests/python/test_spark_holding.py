@@ -1,5 +1,6 @@
 """The sources of aq, conq and mcp, whose messages stay in the hands of the driver until Spark commits."""
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,22 @@ def held(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, 
             yield f"mcp:{tmp_path / 'system'}#MY.Q", file
 
 
+def brief(url: str) -> Any:
+    """Give a reader whose leases are shorter than users may have them."""
+    reader = feed(url)
+    reader.options = dataclasses.replace(reader.options, lease_seconds=1.0)
+    return reader
+
+
+def die(reader: Any) -> None:
+    """Be gone as a killed process is: nobody says anything to the queue, and its files are closed."""
+    renewal = reader.handles.pop("renewal", None)
+    if renewal is not None:
+        renewal.is_over.set()
+        renewal.thread.join()
+    reader.close()
+
+
 def test_messages_in_hand_are_removed_by_the_commit_alone(held: tuple[str, Any]) -> None:
     url, queue = held
     queue.put_many(pa.array(messages(0, 100), pa.binary()))
@@ -73,19 +90,18 @@ def test_an_available_now_query_ends_though_producers_go_on(held: tuple[str, Any
 
 def test_a_new_driver_gets_what_the_dead_one_had_in_hand(held: tuple[str, Any]) -> None:
     url, queue = held
-    lease = {"leaseSeconds": 3} if url.startswith("conq:") else {}
     queue.put_many(messages(0, 50))
-    dead = feed(url, **lease)
+    dead = brief(url)
     start = dead.initial()
     end = through_json(dead.advance(start, dead.horizon(), Limits(rows=30)))
     dead.plan(start, end)
-    if lease:
-        time.sleep(4)
+    if url.startswith("conq:"):
+        time.sleep(1.5)
         assert queue.stats().leased == 30, "renewed"
-    dead.close()
-    if lease:
+    die(dead)
+    if url.startswith("conq:"):
         eventually(lambda: queue.stats().ready + queue.stats().expired == 50, 10)
-    heir = feed(url, **lease)
+    heir = brief(url)
     assert rows(heir, heir.plan(start, end)) == messages(0, 30)
     last = heir.advance(end, heir.horizon(), Limits())
     heir.commit(end)
@@ -116,17 +132,16 @@ def test_batch_reads_leave_everything_where_it_is(held: tuple[str, Any]) -> None
 
 def test_what_the_last_micro_batch_had_done_does_not_come_again(held: tuple[str, Any]) -> None:
     url, queue = held
-    lease = {"leaseSeconds": 3} if url.startswith("conq:") else {}
     queue.put_many(messages(0, 50))
-    first = feed(url, **lease)
+    first = brief(url)
     start = first.initial()
     end = through_json(first.advance(start, first.horizon(), Limits(rows=30)))
     assert rows(first, first.plan(start, end)) == messages(0, 30)
     # The query ends without a commit, as every availableNow does.
     first.close()
-    if lease:
-        eventually(lambda: queue.stats().ready + queue.stats().expired == 50, 10)
-    second = feed(url, **lease)
+    if url.startswith("conq:"):
+        assert queue.stats().leased == 0, "given back at once"
+    second = brief(url)
     last = through_json(second.advance(end, second.horizon(), Limits()))
     assert rows(second, second.plan(end, last)) == messages(30, 20)
     second.commit(last)
@@ -136,37 +151,35 @@ def test_what_the_last_micro_batch_had_done_does_not_come_again(held: tuple[str,
 def test_what_is_done_is_known_over_several_short_lives(held: tuple[str, Any]) -> None:
     """As of a query that is run again and again with availableNow, faster than leases end."""
     url, queue = held
-    lease = {"leaseSeconds": 3} if url.startswith("conq:") else {}
     offset, found = feed(url).initial(), []
     for life in range(3):
         queue.put_many(messages(10 * life, 10))
-        reader = feed(url, **lease)
+        reader = brief(url)
         end = through_json(reader.advance(offset, reader.horizon(), Limits()))
         found += rows(reader, reader.plan(offset, end))
         offset = end
-        reader.close()
+        die(reader)
     assert found == messages(0, 30)
-    if lease:
+    if url.startswith("conq:"):
         assert offset["done"] == [[0, 19]]
         eventually(lambda: queue.stats().ready + queue.stats().expired == 30, 10)
-    last = feed(url, **lease)
+    last = brief(url)
     assert last.advance(offset, last.horizon(), Limits()) == offset
     assert queue.qsize() == 0 or url.startswith("aq:")
 
 
 def test_a_driver_that_died_before_it_said_what_was_done_leaves_nothing_to_come_again(held: tuple[str, Any]) -> None:
     url, queue = held
-    lease = {"leaseSeconds": 3} if url.startswith("conq:") else {}
     queue.put_many(messages(0, 50))
-    dead = feed(url, **lease)
+    dead = brief(url)
     start = dead.initial()
     done = through_json(dead.advance(start, dead.horizon(), Limits(rows=20)))
     # Spark has noted where the next one ends, and was killed before it let go of the one before.
     end = through_json(dead.advance(done, dead.horizon(), Limits(rows=20)))
-    dead.close()
-    if lease:
+    die(dead)
+    if url.startswith("conq:"):
         eventually(lambda: queue.stats().ready + queue.stats().expired == 50, 10)
-    heir = feed(url, **lease)
+    heir = brief(url)
     assert rows(heir, heir.plan(done, end)) == messages(20, 20)
     last = through_json(heir.advance(end, heir.horizon(), Limits()))
     heir.commit(end)
@@ -177,15 +190,14 @@ def test_a_driver_that_died_before_it_said_what_was_done_leaves_nothing_to_come_
 
 def test_a_replayed_micro_batch_has_its_own_messages_though_others_come_first(held: tuple[str, Any]) -> None:
     url, queue = held
-    lease = {"leaseSeconds": 3} if url.startswith("conq:") else {}
     queue.put_many(messages(0, 20))
-    dead = feed(url, **lease)
+    dead = brief(url)
     start = dead.initial()
     end = through_json(dead.advance(start, dead.horizon(), Limits(rows=20)))
     # Its hands are empty when it is gone; with conq, what is new can be read before what it had comes back.
-    dead.close()
+    die(dead)
     queue.put_many(messages(20, 20))
-    heir = feed(url, **lease)
+    heir = brief(url)
     assert rows(heir, heir.plan(start, end)) == messages(0, 20)
     last = heir.advance(end, heir.horizon(), Limits())
     heir.commit(end)
@@ -194,9 +206,8 @@ def test_a_replayed_micro_batch_has_its_own_messages_though_others_come_first(he
 
 def test_spark_before_4_2_does_not_tell_the_start(held: tuple[str, Any]) -> None:
     url, queue = held
-    lease = {"leaseSeconds": 3} if url.startswith("conq:") else {}
     queue.put_many(messages(0, 10))
-    reader = feed(url, **lease)
+    reader = brief(url)
     start = reader.initial()
     end = through_json(reader.advance(None, reader.horizon(), Limits()))
     assert rows(reader, reader.plan(start, end)) == messages(0, 10)
@@ -206,9 +217,9 @@ def test_spark_before_4_2_does_not_tell_the_start(held: tuple[str, Any]) -> None
     assert rows(reader, reader.plan(end, following)) == messages(10, 5)
     reader.close()
     queue.put_many(messages(15, 5))
-    if lease:
+    if url.startswith("conq:"):
         eventually(lambda: queue.stats().ready + queue.stats().expired == 20, 10)
-    heir = feed(url, **lease)
+    heir = brief(url)
     last = through_json(heir.advance(None, heir.horizon(), Limits()))
     again = rows(heir, heir.plan(following, last))
     assert set(messages(15, 5)) <= set(again)

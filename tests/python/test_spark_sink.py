@@ -15,7 +15,7 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 from spark_support import messages
-from tailrace import CorruptQueue, MessageTooLarge, QueueError, qewqew
+from tailrace import CorruptQueue, MessageTooLarge, QueueError, QueueNotFound, qewqew
 from tailrace._core import qewqew as native
 from tailrace.spark.options import Options
 from tailrace.spark.queues import Attempt, Stamp, drain_for
@@ -260,6 +260,11 @@ def test_what_nobody_can_tell_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
     drain, written, stamp = staged(url, 20, 0, task=1, chunk=10_000)
     with pytest.raises(QueueError, match="cannot be told: the queue has grown"):
         drain.commit([written], stamp)
+
+
+def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(QueueNotFound, match=r"there is no directory .*/missing, make it first"):
+        staged(f"qewqew:{tmp_path / 'missing' / 'q'}", 1, 0)
 
 
 def test_a_message_too_large_fails_its_task(tmp_path: Path) -> None:

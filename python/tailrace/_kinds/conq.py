@@ -61,7 +61,7 @@ class Conq(Kind):
     def _manager(directory: str) -> Any:
         from tailrace import conq
 
-        # Opening would make the directory.
-        if not Path(directory).is_dir():
-            raise QueueNotFound(f"there is no directory {directory!r}")
+        # Opening would make the directory, and the files of a manager in any directory.
+        if not any(Path(directory).glob("*.conq")):
+            raise QueueNotFound(f"there are no queues in the directory {directory!r}")
         return conq.QueueManager.open(directory)

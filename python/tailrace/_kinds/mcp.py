@@ -28,7 +28,7 @@ class Mcp(Kind):
         from tailrace import mcp
 
         directory, name = directory_and_name(rest)
-        if Path(directory).is_dir() and self._members(directory, name):
+        if self._members(directory, name):
             raise QueueExists(f"there is a queue {name!r} in {directory!r} already")
         mcp.QueueFile.open(name, "input", system=directory, keep=True, **options).close()
 
@@ -75,7 +75,7 @@ class Mcp(Kind):
 
         directory, name = directory_and_name(rest)
         # Opening would make the directory and the queue.
-        if not Path(directory).is_dir() or not (members := self._members(directory, name)):
+        if not (members := self._members(directory, name)):
             raise QueueNotFound(f"there is no queue {name!r} in {directory!r}")
         return mcp.QueueFile.open(name, mode, system=directory, family_size=members[0]["family_size"])
 

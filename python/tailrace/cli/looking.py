@@ -76,10 +76,15 @@ def top(
     """Watch depth, rates and the age of the oldest message of several queues."""
     watches = [_Watch(url) for url in urls]
     looks = 0
-    if json:
+    if json or not console().is_terminal:
+        # A pipe gets each look as it comes: what is drawn over itself would arrive at the end, if it comes.
         while count is None or looks < count:
             time.sleep(interval if looks else 0)
-            print_json([watch.look() for watch in watches])
+            now = [watch.look() for watch in watches]
+            if json:
+                print_json(now)
+            else:
+                console().print(_top_table(now))
             looks += 1
         return
     with Live(_top_table([watch.look() for watch in watches]), console=console(), auto_refresh=False) as live:

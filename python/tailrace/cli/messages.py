@@ -7,8 +7,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, cast
 
 import typer
 
@@ -61,7 +62,10 @@ def put(
     timeout: Timeout = None,
     json: AsJson = False,
 ) -> None:
-    """Put messages into a queue: a message per line of standard input, unless told otherwise."""
+    """Put messages into a queue: a message per line of standard input, unless told otherwise.
+
+    Lines of a pipe are put as they come. A JSON line that is wrong ends it; those before it were put, and no other.
+    """
     kind, rest = find(url)
     if message and files:
         raise ValueError("give files or --message, not both")
@@ -69,7 +73,7 @@ def put(
     # Opened before the first byte of input is read: a wrong URL must not cost anybody a pipe's content.
     with kind.writer(rest) as queue:
         count = 0
-        for batch in _batches(iter(texts) if texts else _read(files or [], each)):
+        for batch in _batches([texts] if texts else _read(files or [], each)):
             done = queue.put_many(batch, timeout=timeout)
             # Some kinds say how many went in before the queue was full; the next one alone says what is wrong.
             for data in batch[len(batch) if done is None else done :]:
@@ -142,32 +146,51 @@ def tail(
         write(messages)
 
 
-def _read(files: list[Path], each: Form) -> Iterator[bytes]:
+def _read(files: list[Path], each: Form) -> Iterator[list[bytes]]:
+    """Give the messages of files in groups: of a pipe those that have come, without waiting for more."""
     if not files:
-        yield from _split(sys.stdin.buffer, each, "standard input")
+        yield from _split(cast("BufferedIOBase", sys.stdin.buffer), each, "standard input")
     for path in files:
         with path.open("rb") as file:
             yield from _split(file, each, str(path))
 
 
-def _split(file: BinaryIO, each: Form, name: str) -> Iterator[bytes]:
+def _split(file: BufferedIOBase, each: Form, name: str) -> Iterator[list[bytes]]:
     if each is Form.FILE:
-        yield file.read()
-    elif each is Form.NUL:
-        yield from _ended_by_null(file)
+        yield [file.read()]
+    elif each is Form.JSON:
+        number = 0
+        for lines in _ended_by(b"\n", file):
+            messages = []
+            for line in lines:
+                number += 1
+                try:
+                    messages.append(_from_json(line, f"line {number} of {name}"))
+                except ValueError:
+                    # What was in front of it is put, all of it: one can go on from this line.
+                    yield messages
+                    raise
+            yield messages
     else:
-        for number, line in enumerate(file, 1):
-            data = line.removesuffix(b"\n")
-            yield data if each is Form.LINE else _from_json(data, f"line {number} of {name}")
+        yield from _ended_by({Form.LINE: b"\n", Form.NUL: b"\0"}[each], file)
 
 
-def _ended_by_null(file: BinaryIO) -> Iterator[bytes]:
-    rest = b""
-    while block := file.read(1 << 16):
-        *whole, rest = (rest + block).split(b"\0")
-        yield from whole
-    if rest:
-        yield rest
+def _ended_by(end: bytes, file: BufferedIOBase) -> Iterator[list[bytes]]:
+    """Split what comes, block by block; the last message may lack its end.
+
+    >>> import io
+    >>> list(_ended_by(b"|", io.BytesIO(b"a||bc")))
+    [[b'a', b''], [b'bc']]
+    """
+    begun: list[bytes] = []
+    while block := file.read1(1 << 16):
+        first, *others = block.split(end)
+        begun.append(first)
+        if others:
+            yield [b"".join(begun), *others[:-1]]
+            begun = others[-1:]
+    if last := b"".join(begun):
+        yield [last]
 
 
 def _from_json(line: bytes, where: str) -> bytes:
@@ -202,12 +225,10 @@ def to_json(message: bytes) -> str:
         return json.dumps({"base64": base64.b64encode(message).decode()})
 
 
-def _batches(messages: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Make batches of what is there; a person at a terminal should not have to type a whole one."""
-    size = 1 if sys.stdin.isatty() else BATCH
-    iterator = iter(messages)
-    while batch := list(itertools.islice(iterator, size)):
-        yield batch
+def _batches(groups: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
+    for group in groups:
+        for start in range(0, len(group), BATCH):
+            yield group[start : start + BATCH]
 
 
 def _writer(kind: Kind, each: Form) -> Callable[[list[bytes]], None]:

@@ -145,7 +145,7 @@ class _Run:
 
     def _sample(self, queues: dict[str, Any]) -> None:
         depths = {name: queue.qsize() for name, queue in queues.items()}
-        results = [queue["messages"] for queue in mcp.queues(self.places.mcp)] if Path(self.places.mcp).is_dir() else []
+        results = [queue["messages"] for queue in mcp.queues(self.places.mcp)]
         depths["mcp"] = sum(results)
         counts = {
             "produced": sum(self.counters[name]["handled"] for name in self._names("producer")),

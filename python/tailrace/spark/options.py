@@ -8,9 +8,11 @@
 | ``startingOffsets`` | streams | where a new checkpoint begins: ``earliest`` (default), or for qewqew and ring also \
 ``latest`` or an offset as a query's progress shows it; a qewqew ``consumer`` that is known goes on where it was |
 | ``maxRowsPerTrigger``, ``maxBytesPerTrigger`` | streams | the most that one micro-batch takes (Spark 4.2 or later) |
-| ``failOnDataLoss`` | streams | ``true`` (default): stop when messages are gone; ``false``: go on behind them |
+| ``failOnDataLoss`` | qewqew and ring streams | ``true`` (default): stop when messages are gone; ``false``: go on \
+behind them |
 | ``consumer`` | qewqew streams | the name of the cursor (default ``spark``): one query at a time has it |
-| ``leaseSeconds`` | conq streams | how soon messages are back when the driver has died (default 60) |
+| ``leaseSeconds`` | conq streams | how soon messages are back when the driver has died (default 60); a query that is \
+stopped gives them back |
 | ``timeout`` | writing | seconds to wait for room in a full queue before the task fails (default 30) |
 | ``key`` | mcp | the family member (default: all for reading) |
 | ``eof`` | writing to mcp | ``query`` (default): it ends with the query; ``driver``: whoever started it has it open |
@@ -183,6 +185,8 @@ NAMES = {
 }
 
 ONLY_FOR = {
+    # What the others hold is held back until it is done: it cannot be gone.
+    "failondataloss": ("qewqew", "ring"),
     "consumer": ("qewqew",),
     "leaseseconds": ("conq",),
     "key": ("mcp",),

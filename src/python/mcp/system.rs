@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyTuple};
 use super::super::number::whole;
 use super::super::wait::{Timeout, waiting};
 use super::file::QueueFile;
-use super::open_system;
+use super::{open_system, present_system};
 use crate::mcp::{self, System, SystemParameters};
 use crate::shared::signal::Wait;
 
@@ -84,7 +84,8 @@ pub(super) fn default_system() -> PyResult<PathBuf> {
     Ok(System::default_directory()?)
 }
 
-/// All queues of a system, each as a dict; a member of a family is a queue of its own.
+/// All queues of a system, each as a dict; a member of a family is a queue of its own. Where there is no system there are
+/// none, and none is made.
 ///
 /// >>> import tempfile
 /// >>> from tailrace import mcp
@@ -94,7 +95,7 @@ pub(super) fn default_system() -> PyResult<PathBuf> {
 #[pyfunction]
 #[pyo3(signature = (system=None))]
 pub(super) fn queues<'py>(py: Python<'py>, system: Option<PathBuf>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-    let queues = py.detach(|| open_system(system)?.queues())?;
+    let queues = py.detach(|| present_system(system)?.map_or_else(|| Ok(Vec::new()), |system| system.queues()))?;
     queues
         .into_iter()
         .map(|queue| {
@@ -159,5 +160,5 @@ pub(super) fn system_counters<'py>(py: Python<'py>, counters: &mcp::SystemCounte
 #[pyfunction]
 #[pyo3(signature = (system=None))]
 pub(super) fn reclaim(py: Python<'_>, system: Option<PathBuf>) -> PyResult<u64> {
-    Ok(py.detach(|| open_system(system)?.reclaim())?)
+    Ok(py.detach(|| present_system(system)?.map_or(Ok(0), |system| system.reclaim()))?)
 }

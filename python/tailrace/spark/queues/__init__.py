@@ -68,7 +68,8 @@ class Feed(ABC):
 
     def close(self) -> None:
         """Let go of everything that is open here; what dies without this leaves nothing locked either."""
-        for handle in self.handles.values():
+        # What was opened last may need what was opened before it.
+        for handle in reversed(self.handles.values()):
             if hasattr(handle, "close"):
                 handle.close()
         self.handles.clear()

@@ -1,10 +1,12 @@
 """conq for Spark: at least once.
 
-The driver-side process leases messages and renews the leases until Spark's commit dequeues them. When it dies they
-become readable again within ``leaseSeconds``; a query that is started again waits for those of its last micro-batch.
-A batch read shows every message that nobody has finished, and leases none.
+The driver-side process leases messages and renews the leases until Spark's commit dequeues them. A query that is
+stopped gives back what it has in hand; when the process dies it becomes readable again within ``leaseSeconds``, and a
+query that is started again waits for the messages of its last micro-batch. A batch read shows every message that
+nobody has finished, and leases none.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,12 +40,17 @@ def make_drain(options: Options) -> Drain:
 
 def _open(options: Options) -> Any:
     directory, name = directory_and_name(options.rest)
-    if not Path(directory).is_dir():
+    # Opening would make the files of a manager in any directory.
+    if not any(Path(directory).glob("*.conq")):
         raise QueueNotFound(f"there are no queues in {directory}: create {name!r} there with QueueManager.open() first")
     try:
         return conq.QueueManager.open(directory).queue(name)
     except QueueNotFound:
         raise QueueNotFound(f"there is no queue {name!r} in {directory}: create it with create_queue() first") from None
+
+
+#: The shortest lease there is.
+AT_ONCE = 1e-6
 
 
 class ConqFeed(HoldingFeed):
@@ -123,14 +130,19 @@ class Renewal:
         self.thread.start()
 
     def close(self) -> None:
-        """Let the leases run out."""
+        """Let the leases end now: the query is over, and others need not wait for what it had in hand."""
         self.is_over.set()
         self.thread.join()
+        with contextlib.suppress(QueueError):
+            self._renew(AT_ONCE)
 
     def renew(self) -> int:
         """Make all leases end later, and say how many are held."""
+        return self._renew(self.seconds)
+
+    def _renew(self, seconds: float) -> int:
         tokens = self.hands()
-        held = native._extend(self.queue, tokens.tobytes(), self.seconds) if len(tokens) else b""
+        held = native._extend(self.queue, tokens.tobytes(), seconds) if len(tokens) else b""
         return int(np.frombuffer(held, dtype=np.uint8).sum())
 
     def _run(self) -> None:

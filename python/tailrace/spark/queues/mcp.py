@@ -14,7 +14,6 @@ workers.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,14 +51,21 @@ def make_drain(options: Options) -> Drain:
 def open_file(options: Options, mode: str) -> Any:
     """Open the queue file of a URL; one that is not there is not created, since nobody says with what parameters."""
     directory, name = directory_and_name(options.rest)
-    known = mcp.queues(directory) if Path(directory).is_dir() else []
     # The members of a family have names of their own behind its name.
-    found = next((one for one in known if one["name"] == name or one["name"].startswith(f"{name}/###")), None)
+    found = next(
+        (one for one in mcp.queues(directory) if one["name"] == name or one["name"].startswith(f"{name}/###")), None
+    )
     if found is None:
         raise QueueNotFound(
             f"there is no queue file {name!r} in {directory}: open it first, with its sizes and keep=True"
         )
-    return mcp.QueueFile.open(name, mode, system=directory, family_size=found["family_size"], keep=found["keep"])
+    members = found["family_size"]
+    if options.key is not None and options.key > max(1, members):
+        raise ValueError(
+            f"option 'key' is {options.key}, but {options.url!r} has "
+            + (f"{members} members: expected 1 to {members}" if members else "no members: leave it out")
+        )
+    return mcp.QueueFile.open(name, mode, system=directory, family_size=members, keep=found["keep"])
 
 
 class McpFeed(HoldingFeed):

@@ -111,7 +111,11 @@ class QewqewFeed(Feed):
     def snapshot(self) -> list[Part]:
         """Cut what is in the queues now; positions are begun if nobody has."""
         parts: list[Part] = []
-        for number, path in enumerate(self._paths()):
+        paths = self._paths()
+        if not paths:
+            # A stream waits for the first one; to a batch it would look like queues without messages.
+            raise QueueNotFound(f"there is no qewqew queue that {self.options.rest!r} names")
+        for number, path in enumerate(paths):
             ranges = self._ranges(path)
             parts += self._cut(number, path, ranges, ranges.head_position, ranges.tail_position)
         return parts
@@ -406,7 +410,12 @@ class QewqewDrain(Drain):
 
     def write(self, messages: Iterator[pa.BinaryArray], attempt: Attempt) -> Written:
         """Write files under names that no other attempt has."""
-        self.staging.mkdir(mode=0o700, exist_ok=True)
+        try:
+            self.staging.mkdir(mode=0o700, exist_ok=True)
+        except FileNotFoundError:
+            raise QueueNotFound(
+                f"{self.options.url!r} cannot be written to: there is no directory {self.staging.parent}, make it first"
+            ) from None
         prefix = self.staging / f"{attempt.job}.{attempt.partition}.{attempt.task}"
         stage = native._Stage(prefix, self.options.chunk_size or DEFAULT_CHUNK, self.options.sync != "never")
         rows = 0
