@@ -15,6 +15,8 @@ from pyspark.sql.datasource import (
 )
 
 TASKS = 2
+#: In larger batches it took longer.
+BATCH_BYTES = 1 << 20
 
 
 def some_messages(size: int) -> list[bytes]:
@@ -71,7 +73,9 @@ class MemoryReader(DataSourceReader):
             if self.form == "tuples":
                 yield from ((message,) for message in messages[:left])
             else:
-                yield batch.slice(0, min(left, len(batch)))
+                step = max(1, BATCH_BYTES // self.size)
+                for start in range(0, min(left, len(batch)), step):
+                    yield batch.slice(start, min(step, left - start))
             left -= len(messages)
 
 

@@ -60,7 +60,8 @@ impl Positions {
         let (mut head, mut uuid) = ([0; 16], [0; 16]);
         let foreign = || {
             Error::Format(format!(
-                "{} is not a positions file of version {VERSION}",
+                "{} is not a positions file of version {VERSION}; if it is damaged, remove it: it holds no message, and \
+                 positions begin anew",
                 path.display()
             ))
         };
@@ -122,7 +123,7 @@ impl Positions {
     ) -> Result<()> {
         let Some(base) = self.base(from)? else {
             return Err(Error::Corrupt(format!(
-                "{} does not know the first chunk of the queue",
+                "{} does not know the first chunk of the queue; remove it: it holds no message, and positions begin anew",
                 self.path.display()
             )));
         };

@@ -17,12 +17,15 @@ from tailrace import (
     QueueError,
     QueueNotFound,
     aq,
+    conq,
     mcp,
     qewqew,
     ring,
 )
+from tailrace.spark.columns import Columns, offered
 from tailrace.spark.options import Options
 from tailrace.spark.queues import Limits
+from tailrace.spark.queues.tokens import BATCH_BYTES
 
 pytestmark = pytest.mark.spark
 
@@ -278,6 +281,35 @@ def test_a_batch_of_a_glob_that_names_nothing_is_an_error_and_a_stream_waits(tmp
         feed(url).snapshot()
     reader = feed(url)
     assert reader.advance(reader.initial(), reader.horizon(), Limits()) == {}
+
+
+@pytest.mark.parametrize("kind", ["aq", "conq", "mcp", "qewqew", "ring"])
+def test_large_messages_come_in_small_batches(kind: str, tmp_path: Path) -> None:
+    path, size, count = tmp_path / "queue", 40_000, 100
+    if kind == "aq":
+        made = aq.Queue.create(path, size=1 << 23)
+    elif kind == "ring":
+        made = ring.Queue.create(path, max_len=count, msg_size=size // 8)
+    elif kind == "qewqew":
+        made = qewqew.DurableQueue(path, role="producer", sync="never", chunk_size=1 << 23)
+    elif kind == "conq":
+        manager = conq.QueueManager.open(path)
+        manager.create_queue("jobs")
+        made = manager.queue("jobs")
+    else:
+        made = mcp.QueueFile.open("MY.Q", "output", system=path, max_messages=count, record_size=size, keep=True)
+    sent = [number.to_bytes(4, "big") * (size // 4) for number in range(count)]
+    made.put_many(sent)
+    reader = feed({"conq": f"conq:{path}#jobs", "mcp": f"mcp:{path}#MY.Q"}.get(kind, f"{kind}:{path}"))
+    start = reader.initial()
+    columns = Columns(kind, offered(kind))
+    for parts in (reader.snapshot(), reader.plan(start, reader.advance(start, reader.horizon(), Limits()))):
+        batches = [batch.column("value") for part in parts for batch in reader.read(part, columns)]
+        # A ring shows its slots as they lie.
+        assert sorted(value for batch in batches for value in batch.to_pylist()) == sent
+        assert max(len(batch) for batch in batches) in (BATCH_BYTES // size, BATCH_BYTES // size + 1)
+    reader.close()
+    made.close()
 
 
 def test_a_family_has_only_its_members(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 | option | for | meaning |
 |---|---|---|
 | ``url`` | all | ``aq:PATH``, ``conq:DIR#NAME``, ``mcp:DIR#NAME``, ``qewqew:PATH-OR-GLOB``, ``ring:PATH`` |
-| ``batchRows`` | reading | rows in one Arrow batch (default 65536) |
+| ``batchRows`` | reading | the most rows in one Arrow batch, which also ends at about 1 MiB (default 16384) |
 | ``minPartitions`` | reading | so many tasks at least, where data can be split (default: processors of the driver) |
 | ``startingOffsets`` | streams | where a new checkpoint begins: ``earliest`` (default), or for qewqew and ring also \
 ``latest`` or an offset as a query's progress shows it; a qewqew ``consumer`` that is known goes on where it was |
@@ -50,7 +50,7 @@ class Options:
     url: str
     scheme: str
     rest: str
-    batch_rows: int = 65_536
+    batch_rows: int = 16_384
     min_partitions: int = field(default_factory=lambda: os.cpu_count() or 1)
     starting_offsets: str | dict[str, Any] = "earliest"
     max_rows_per_trigger: int | None = None

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailrace.errors import FormatError
 from tailrace.spark.columns import Columns
@@ -265,8 +266,9 @@ def copied_parts(url: str, values: pa.BinaryArray, tokens: Tokens, members: Any,
 
 def read_copy(part: Part, columns: Columns, rows: int) -> Iterator[pa.RecordBatch]:
     """Hand over the copy that came with a task."""
-    table = pa.ipc.open_stream(part.extra).read_all()
-    for batch in table.to_batches(max_chunksize=rows):
+    whole = pa.ipc.open_stream(part.extra).read_next_batch()
+    for piece in pieces(pc.binary_length(whole.column("value")).to_numpy(), rows):
+        batch = whole.slice(piece.start, piece.stop - piece.start)
         committed = batch.column("committed") if "committed" in batch.schema.names else None
         yield columns.batch(
             batch.column("value"),

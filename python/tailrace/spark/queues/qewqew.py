@@ -28,6 +28,7 @@ from tailrace.spark.options import Options
 from tailrace.spark.queues import Attempt, Drain, Feed, Limits, Offset, Part, Stamp, Written
 from tailrace.spark.queues.cursor import Cursor, patiently, positions_of_others
 from tailrace.spark.queues.publishing import Ledger
+from tailrace.spark.queues.tokens import BATCH_BYTES
 
 __all__ = ["make_drain", "make_feed"]
 
@@ -35,10 +36,8 @@ T = TypeVar("T")
 
 #: A task is given this much at most, where chunks allow it: a lost one is not too much to read again.
 TASK_BYTES = 256 << 20
-#: About so many bytes of messages go into one Arrow batch, however many rows that is.
-BATCH_BYTES = 4 << 20
-#: Rows that are looked at at a time where only their sizes count.
-PLAN_ROWS = 1 << 20
+#: Rows and bytes that are looked at at a time where only the sizes of messages count.
+PLAN_ROWS, PLAN_BYTES = 1 << 20, 4 << 20
 #: Bytes of a chunk where nobody says otherwise.
 DEFAULT_CHUNK = 1 << 20
 #: How often a glob is looked at for new queues.
@@ -346,7 +345,7 @@ def _ends(start: int, values: pa.BinaryArray) -> "np.ndarray[Any, np.dtype[np.in
 def _limited(ranges: Any, start: int, end: int, rows: int | None, size: int | None) -> tuple[int, int, int]:
     """Say where a part of a range with so many rows and bytes ends, how many rows it has and how many bytes."""
     took = used = 0
-    for first, values in ranges._batches(start, end, PLAN_ROWS, BATCH_BYTES):
+    for first, values in ranges._batches(start, end, PLAN_ROWS, PLAN_BYTES):
         places = _ends(first, values)
         count = len(places) - 1
         if rows is not None:

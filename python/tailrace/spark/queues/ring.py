@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailrace import ring
 from tailrace.errors import FormatError, QueueError, QueueNotFound
@@ -19,6 +20,7 @@ from tailrace.spark.options import Options
 from tailrace.spark.queues import Attempt, Drain, Feed, Limits, Offset, Part, Written
 from tailrace.spark.queues.cursor import Lengths, identified
 from tailrace.spark.queues.holding import check_queue
+from tailrace.spark.queues.tokens import pieces
 
 __all__ = ["make_drain", "make_feed"]
 
@@ -44,8 +46,9 @@ class RingFeed(Feed):
         missing = part.end - part.start - len(wanted)
         if missing and part.extra and self.options.fail_on_data_loss:
             raise QueueError(_loss(part.queue, missing))
-        for first in range(0, len(wanted), self.options.batch_rows):
-            rows = wanted[first : first + self.options.batch_rows]
+        lengths = pc.binary_length(values).to_numpy()
+        for piece in pieces(lengths[wanted], self.options.batch_rows):
+            rows = wanted[piece]
             taken = values.take(pa.array(rows))
             yield columns.batch(taken, partition=0, offsets=numbers[rows], queue=part.queue)
 
