@@ -135,10 +135,11 @@ fn no_step_leaves_a_reference_to_nothing() {
     }
 }
 
-/// Entries, sync, tail, sync: the tail never reaches the disk before what it covers.
+/// The tail never reaches the disk before what it covers: with a note of the commit, and with the log of the checksums, one
+/// sync is enough. A chunk without room for notes takes two, in order.
 #[test]
-fn a_synced_enqueue_is_two_ordered_syncs_and_one_with_a_log() {
-    let count = |crc: bool| {
+fn a_synced_enqueue_is_one_sync_where_there_is_room_for_a_note() {
+    let steps = |chunk_size: u64, crc: bool| {
         let dir = TestDir::shm();
         let rules = Arc::new(Rules {
             dir: dir.queue(),
@@ -146,6 +147,7 @@ fn a_synced_enqueue_is_two_ordered_syncs_and_one_with_a_log() {
             seen: Mutex::default(),
         });
         let options = Options {
+            chunk_size,
             crc,
             observer: Some(rules.clone()),
             ..Options::default()
@@ -160,9 +162,19 @@ fn a_synced_enqueue_is_two_ordered_syncs_and_one_with_a_log() {
             .map(|(step, name)| format!("{step:?} {name}"))
             .collect::<Vec<_>>()
     };
-    assert_eq!(count(false), ["Stored q.1", "Synced q.1", "Stored q.1", "Synced q.1"]);
+    // Entries, note, sync, tail.
     assert_eq!(
-        count(true),
+        steps(1 << 20, false),
+        ["Stored q.1", "Stored q.1", "Synced q.1", "Stored q.1"]
+    );
+    // Entries, sync, tail, sync.
+    assert_eq!(
+        steps(255, false),
+        ["Stored q.1", "Synced q.1", "Stored q.1", "Synced q.1"]
+    );
+    // Log, sync, entries, tail.
+    assert_eq!(
+        steps(1 << 20, true),
         ["Stored q.1.crc", "Synced q.1.crc", "Stored q.1", "Stored q.1"]
     );
 }

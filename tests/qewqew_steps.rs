@@ -176,12 +176,23 @@ fn enqueue(name: &'static str, chunk_size: u64, before: (u64, u64), length: usiz
 
 #[test]
 fn the_first_enqueue() {
-    enqueue("first enqueue", 200, (0, 0), 40, 2);
+    enqueue("first enqueue", 300, (0, 0), 40, 2);
 }
 
 #[test]
 fn an_enqueue_into_a_chunk_with_room() {
-    enqueue("enqueue", 200, (2, 1), 40, 2);
+    enqueue("enqueue", 300, (2, 1), 40, 2);
+}
+
+#[test]
+fn an_enqueue_into_a_chunk_that_is_too_small_for_notes_of_commits() {
+    enqueue("enqueue without notes", 200, (2, 1), 40, 2);
+}
+
+#[test]
+fn an_enqueue_into_the_place_of_the_notes() {
+    // The second of these ends in the last 32 bytes.
+    enqueue("place of the notes", 310, (5, 0), 40, 2);
 }
 
 #[test]
@@ -191,12 +202,12 @@ fn an_enqueue_of_several_pages() {
 
 #[test]
 fn an_enqueue_that_spills_into_a_new_chunk() {
-    enqueue("spill", 100, (2, 0), 40, 3);
+    enqueue("spill", 300, (5, 0), 40, 3);
 }
 
 #[test]
 fn an_enqueue_into_an_exhausted_chunk() {
-    enqueue("start over", 200, (3, 3), 40, 2);
+    enqueue("start over", 300, (3, 3), 40, 2);
 }
 
 fn dequeue(name: &'static str, chunk_size: u64, enqueued: u64, operations: usize) {
@@ -230,9 +241,9 @@ fn a_clear_of_three_chunks() {
     for (sync, crc) in modes() {
         let scene = Scene {
             name: "clear",
-            options: options(sync, crc, 100),
+            options: options(sync, crc, 300),
             before: (6, 1),
-            length: 40,
+            length: 100,
         };
         let all = scene.messages(1, 6);
         let _dog = Watchdog::start("clear", Duration::from_secs(300));
@@ -266,9 +277,9 @@ fn a_close_of_an_empty_and_of_a_full_queue() {
         for (sync, crc) in modes() {
             let scene = Scene {
                 name: "close",
-                options: options(sync, crc, 100),
+                options: options(sync, crc, 300),
                 before,
-                length: 40,
+                length: 100,
             };
             scene.run(
                 1,

@@ -266,6 +266,39 @@ fn a_reader_of_ranges_sees_damage_too() {
     assert_eq!(queue.dequeue().unwrap(), None);
 }
 
+/// A killed process leaves notes of its commits in the chunk. Whoever comes next is the original: it consumes everything,
+/// starts the chunk over, and its messages are as long as ours were.
+#[test]
+fn notes_of_commits_say_nothing_about_what_the_original_has_written_since() {
+    for theirs in 1..6 {
+        let dir = TestDir::shm();
+        let path = dir.queue().join("q");
+        let own = options(400, SyncMode::Always);
+        let (killed_path, killed_options) = (path.clone(), own.clone());
+        let mut victim = common::worker::Spawn::new(&dir, "victim").start_forked(move |_| {
+            let queue = DurableQueue::open(&killed_path, killed_options).unwrap();
+            for number in 0..5 {
+                queue.enqueue(&[number; 30]).unwrap();
+            }
+            common::process::exit_now(0);
+        });
+        victim.expect_success(Duration::from_secs(20));
+        let chunk = dir.queue().join("q.1");
+        let mut bytes = fs::read(&chunk).unwrap();
+        assert_ne!(bytes[400 - 32..], [0; 32], "there are no notes");
+        let expected: Vec<Vec<u8>> = (0..theirs).map(|number| vec![100 + number; 30]).collect();
+        let mut at = 10;
+        for message in &expected {
+            bytes[at + 2..at + 32].copy_from_slice(message);
+            at += 32;
+        }
+        bytes[..8].copy_from_slice(&[0, 0, 0, 10, 0, 0, 0, at as u8]);
+        fs::write(&chunk, bytes).unwrap();
+        let queue = DurableQueue::open(&path, own).unwrap();
+        assert_eq!(queue.dequeue_many(10).unwrap(), expected);
+    }
+}
+
 #[test]
 fn what_the_original_appends_is_read_with_and_without_checksums() {
     let dir = TestDir::shm();

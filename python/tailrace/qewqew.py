@@ -27,9 +27,10 @@ at the same time. A second consumer gets :class:`tailrace.AlreadyOpen`, and so d
 the queue open, and the original while anybody of us has.
 
 **After a kill or a power cut** let one of us open the queue before the original does: with ``sync="group"`` messages
-may still wait in ``NAME.signal``, and with ``crc=True`` the log may have messages that are not in their chunk yet.
-Opening puts them where the original looks for them. What the original has appended before that may be overwritten by
-them, or reported as damage, since nobody noted how the chunk was left.
+may still wait in ``NAME.signal``, with ``crc=True`` the log may have messages that are not in their chunk yet, and after
+a power cut the pointer to the end of the last chunk may be one commit behind the messages. Opening puts all of them
+where the original looks for them. What the original has appended before that may be overwritten by them, or reported
+as damage, since nobody noted how the chunk was left.
 
 **Reading without consuming**: positions are absolute and stay valid whatever others do. ``read_range`` needs no lock,
 so any process that sees the files can read, and only ``commit`` consumes:
@@ -49,8 +50,7 @@ True
 **Damage**: the format has no checksum. ``crc=True`` keeps a CRC32C of each message in a side file, and every dequeue
 checks it: a message that does not have its checksum, or has none and should, raises :class:`tailrace.CorruptQueue`, and
 so do pointers and references that changed while nobody wrote. What another program appended meanwhile is taken as it
-is. The side file is also the log that makes one sync per enqueue enough. ``verify()`` reports, ``repair()`` steps over
-what is damaged and puts it aside, never silently.
+is. ``verify()`` reports, ``repair()`` steps over what is damaged and puts it aside, never silently.
 
 **Limits**: a message has at most 65,535 bytes and at most ``chunk_size - 12``; 65,534 chunks at a time. ``max_bytes``
 bounds the unread bytes; ``when_full="refuse"`` raises :class:`tailrace.QueueFull`, ``"wait"`` waits for the consumer.

@@ -279,7 +279,8 @@ impl Checks {
         written.map_err(|e| Error::io(format!("writing {}", self.path.display()), e))
     }
 
-    fn sync(&self, disk: &Disk) -> Result<()> {
+    /// Waits until all records are on the disk.
+    pub(crate) fn sync(&self, disk: &Disk) -> Result<()> {
         disk.sync(&self.file, &self.path)
     }
 

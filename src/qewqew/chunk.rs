@@ -14,19 +14,21 @@ use std::path::{Path, PathBuf};
 
 use super::disk::{Disk, Step};
 use super::layout::{self, ChunkId, FIRST_ENTRY, LENGTH_BYTES, NEXT, POINTERS, Pointers, TAIL};
+use super::notes::Note;
 use super::word::Word;
 use crate::os::file::{self, Unlinked};
 use crate::shared::region::Region;
 use crate::shared::sync::{Ordering, PrivateU32};
 use crate::{Error, Result};
 
-/// Zeros are written ahead in steps of this size where syncs matter: a block that was only allocated costs the file system
-/// a journal entry when it is first written.
-const SYNCED_STEP: u32 = 1 << 20;
-/// The same in front of stores through a mapping: pages that a write has made come in groups, with their blocks, and one
-/// fault maps a group. Without that each page is a fault of its own that asks the file system: measured here 3 us for each of
-/// 256 pages of a MiB, against 0.2 ms for all of it. Short steps, so that a queue with few messages stays a small one.
-const MAPPED_STEP: u32 = 128 << 10;
+/// Zeros are written ahead in steps of this size, so that a queue with few messages stays a small one.
+/// - Where syncs matter: a block that was only allocated costs the file system a journal entry when it is first written.
+/// - In front of stores through a mapping: pages that a write has made come in groups, with their blocks, and one fault maps a
+///   group. Without that each page is a fault of its own that asks the file system: measured here 3 us for each of 256 pages
+///   of a MiB, against 0.2 ms for all of it.
+const STEP: u32 = 128 << 10;
+/// One write of so many bytes is not worth writing its blocks twice.
+const LARGE: usize = 32 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Chunk {
@@ -49,6 +51,14 @@ pub(crate) struct Access {
     pub(crate) durable: bool,
     /// Entries are synced in the log of their checksums: no sync of the chunk is waited for while it fills.
     pub(crate) logged: bool,
+}
+
+impl Access {
+    /// Where commits to a chunk of this length leave notes, if they do.
+    fn notes_at(self, length: u32) -> Option<u32> {
+        let are_left = self.durable && self.mapped && !self.logged;
+        layout::notes_at(length).filter(|_| are_left)
+    }
 }
 
 /// A chunk that is complete and has no name yet.
@@ -142,18 +152,20 @@ impl Chunk {
                 logged: true,
                 ..
             } => 0,
-            Access { durable: true, .. } => SYNCED_STEP,
-            Access { mapped: true, .. } => MAPPED_STEP,
+            Access { durable: true, .. } | Access { mapped: true, .. } => STEP,
             _ => 0,
         };
+        let write = |bytes: &[u8], at: u32| file.write_all_at(bytes, at.into()).map_err(|e| Error::io(doing(), e));
         let primed = match step {
             0 => size,
+            _ if access.durable && entries.len() >= LARGE => tail,
             _ => prime(&file, 0, step, size).map_err(|e| Error::io(doing(), e))?,
         };
-        file.write_all_at(&layout::chunk_header(pointers, 0), 0)
-            .map_err(|e| Error::io(doing(), e))?;
-        file.write_all_at(entries, FIRST_ENTRY.into())
-            .map_err(|e| Error::io(doing(), e))?;
+        write(&layout::chunk_header(pointers, 0), 0)?;
+        write(entries, FIRST_ENTRY)?;
+        if let Some(at) = access.notes_at(size).filter(|at| !entries.is_empty() && tail <= *at) {
+            write(&Note::of_new_chunk(entries).encode(id), at)?;
+        }
         Ok(Prepared {
             unlinked,
             id,
@@ -240,9 +252,9 @@ impl Chunk {
             None => {
                 let same = self.raw_pointers()? == old;
                 if same && old.tail == new.tail {
-                    self.write_unnoted(0, &new.to_bytes()[..TAIL])?;
+                    self.write_unseen(0, &new.to_bytes()[..TAIL])?;
                 } else if same {
-                    self.write_unnoted(0, &new.to_bytes())?;
+                    self.write_unseen(0, &new.to_bytes())?;
                 }
                 same
             }
@@ -374,8 +386,19 @@ impl Chunk {
 
     /// Writes bytes with one `pwrite`.
     pub(crate) fn write(&self, disk: &Disk, at: u32, bytes: &[u8]) -> Result<()> {
-        self.prime(at, bytes.len())?;
-        self.write_unnoted(at, bytes)?;
+        if bytes.len() < LARGE {
+            self.prime(at, bytes.len())?;
+        } else if self.step > 0 {
+            let end = at + bytes.len() as u32;
+            self.primed
+                .store(end.max(self.primed.load(Ordering::Relaxed)), Ordering::Relaxed);
+        }
+        self.write_far(disk, at, bytes)
+    }
+
+    /// As [`Self::write`], for what does not lie where entries come next.
+    pub(crate) fn write_far(&self, disk: &Disk, at: u32, bytes: &[u8]) -> Result<()> {
+        self.write_unseen(at, bytes)?;
         disk.note(Step::Stored, &self.path);
         Ok(())
     }
@@ -399,7 +422,7 @@ impl Chunk {
         Ok(())
     }
 
-    fn write_unnoted(&self, at: u32, bytes: &[u8]) -> Result<()> {
+    fn write_unseen(&self, at: u32, bytes: &[u8]) -> Result<()> {
         self.file
             .write_all_at(bytes, at.into())
             .map_err(|e| self.failed("writing", e))
@@ -415,11 +438,12 @@ impl Chunk {
     }
 }
 
-/// Writes zeros over the next allocated but unwritten blocks, all behind the tail of a new chunk; returns where they end, at a
-/// multiple of the step: pages come in larger groups where those are aligned.
+/// Writes zeros over the next allocated but unwritten blocks, all behind the tail of a new chunk and in front of its notes;
+/// returns where they end, at a multiple of the step: pages come in larger groups where those are aligned.
 fn prime(file: &File, from: u32, step: u32, size: u32) -> std::io::Result<u32> {
-    static ZEROS: [u8; SYNCED_STEP as usize] = [0; SYNCED_STEP as usize];
-    let end = (from / step + 1).saturating_mul(step).min(size);
+    static ZEROS: [u8; STEP as usize] = [0; STEP as usize];
+    let behind = layout::notes_at(size).unwrap_or(size);
+    let end = (from / step + 1).saturating_mul(step).min(behind).max(from);
     file.write_all_at(&ZEROS[..(end - from) as usize], from.into())?;
     Ok(end)
 }

@@ -15,6 +15,16 @@
 //!
 //! Ids run 1, 2, ... 65534, 1, ...; 65535 is never written, and when found it means the file `NAME.0`.
 //!
+//! # Notes of commits, little-endian, behind the entries of the last chunk
+//! Only while a queue is open in a durable mode (or was when it was killed), only in chunks of at least 256 bytes; see `notes`.
+//!
+//! ```text
+//! chunk size - 32    note    \  taken in turns; zeros: none
+//! chunk size - 16    note    /
+//!         0  u32  start of the entries   4  u32  their end   8  u32  CRC32C from the first entry of the chunk to this end
+//!        12  u32  CRC32C of the chunk's id (u16) and 0..12
+//! ```
+//!
 //! # Our side files, little-endian, each under a magic and a version of its own
 //!
 //! ```text
@@ -23,6 +33,8 @@
 //!   16  [16] boot id: stages of another boot are not trusted
 //!   64  u64  append lock   72  u64  commit lock   80  u32  epoch: +1 when chunks that may be cached disappear
 //!   84  u32  1 when positions are in use          88  u32  the stage that new messages go to
+//!   92  u32  chunk size of the producers, 0: none yet, 2^32 - 1: there are several
+//!   96  u32  bit 0: there is or was a producer that syncs nothing; bit 1: the chunks that were there before may be unsynced
 //!  128  u32  signal: messages arrived            192  u32  signal: room came free
 //!  256  u64  bytes appended  264  u64  messages appended
 //!  320  u64  bytes consumed  328  u64  messages consumed
@@ -68,6 +80,12 @@ pub const MAX_CHUNK: u32 = i32::MAX as u32;
 pub const MAX_ENTRY: u32 = u16::MAX as u32;
 /// How many ids there are.
 pub const IDS: u32 = 65_534;
+/// Bytes of a note of a commit.
+pub const NOTE_BYTES: usize = 16;
+/// Bytes of the two places for notes.
+pub const NOTES_BYTES: u32 = 2 * NOTE_BYTES as u32;
+/// Smaller chunks have no place for notes.
+pub const MIN_NOTED_CHUNK: u32 = 256;
 /// More chunks than this cannot be in one chain: a longer walk goes in circles.
 pub const MAX_CHUNKS: usize = 65_535;
 
@@ -189,6 +207,27 @@ pub fn frame(message: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(message);
 }
 
+/// Whether bytes are a sequence of whole entries.
+pub fn is_framed(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let Some((length, behind)) = rest.split_first_chunk::<2>() else {
+            return false;
+        };
+        match behind.get(usize::from(u16::from_be_bytes(*length))..) {
+            Some(next) => rest = next,
+            None => return false,
+        }
+    }
+    true
+}
+
+/// Where a chunk of `length` bytes has its notes, if it is long enough for them.
+#[inline]
+pub fn notes_at(length: u32) -> Option<u32> {
+    (length >= MIN_NOTED_CHUNK).then(|| length - NOTES_BYTES)
+}
+
 /// The names of a queue's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
@@ -275,7 +314,7 @@ pub(crate) mod signal {
     /// "QWsignal".
     pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"QWsignal");
     /// Of this layout.
-    pub(crate) const VERSION: u32 = 1;
+    pub(crate) const VERSION: u32 = 2;
     /// Bytes of one stage: two of the largest entries.
     pub(crate) const STAGE_BYTES: usize = 128 << 10;
     pub(crate) const MAGIC_AT: usize = 0;
@@ -287,6 +326,10 @@ pub(crate) mod signal {
     pub(crate) const EPOCH: usize = 80;
     pub(crate) const POSITIONS: usize = 84;
     pub(crate) const ACTIVE: usize = 88;
+    pub(crate) const CHUNK_SIZE: usize = 92;
+    pub(crate) const UNSYNCED: usize = 96;
+    pub(crate) const UNSYNCED_PRODUCER: u32 = 1;
+    pub(crate) const UNSYNCED_PAST: u32 = 2;
     pub(crate) const ARRIVALS: usize = 128;
     pub(crate) const ROOM: usize = 192;
     pub(crate) const APPENDED_BYTES: usize = 256;

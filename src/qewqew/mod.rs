@@ -10,6 +10,7 @@
 //! - `enqueue`, `dequeue`, `queue`: what people call; `writer`, `reader`: the two ends; `store`, `session`: what holds them together
 //! - `positions`, `ranges`: reading without consuming
 //! - `records`, `checks`, `verify`: checksums, the one-sync log, damage
+//! - `notes`: why one sync is enough for a commit
 //! - `disk`: every step on the disk, visible to tests that cut the power
 //!
 //! # The order of things
@@ -21,9 +22,11 @@
 //! |---|---|---|---|
 //! | enqueue, durable | 1 bytes into a stage of `NAME.signal` | killed: acknowledged or not, the bytes are there with their CRC | next commit, or next open (`Session::recover`) |
 //! | | | cut: as if it had not begun (stages of another boot do not count) | nobody |
-//! | | 2 entries behind the tail, [sync] | old tail: bytes that mean nothing | overwritten by the next commit |
-//! | | 3 tail, [sync] | done | |
-//! | | 4 stage emptied | | a stage whose end is the tail is known to be done |
+//! | | 2 entries behind the tail, 3 a note of them at the end of the chunk, sync | old tail; after the sync the note leads to the new one | overwritten by the next commit, or `Chunk::roll_forward` |
+//! | | 4 tail | done; it reaches the disk with the next sync | `Chunk::roll_forward` |
+//! | | 5 stage emptied | | a stage whose end is the tail is known to be done |
+//! | the same where no note can be left | 2 entries, sync, 3 tail, sync | as above | overwritten by the next commit |
+//! | place of the notes is needed | sync, notes to zeros | tail and entries are on the disk | |
 //! | enqueue, `crc` | 1 stage, 2 record with the bytes into `NAME.<id>.crc`, [sync] | the record is the message: written again at open | `Checks::replay` |
 //! | | 3 entries, 4 tail, not synced | any mixture of both, all of it in the log | `Checks::replay` |
 //! | enqueue, `never` | 1 entries, 2 tail | killed: before 2 nothing, after 2 done. Cut: no promise | |
@@ -41,6 +44,7 @@
 //! | clear | as dequeue, chunk by chunk; then the last chunk's head to its tail | what was not reached is still there | |
 //! | | sync of the directory and of the last chunk; head file names no chunk, sync; last chunk removed | an empty chunk that nothing refers to | next open, or replaced |
 //! | close, last, `crc` | 1 sync of the first and the last chunk, 2 their pointers into their `.crc` files | a session that was not closed | `Checks::replay` finds nothing to do |
+//! | open, durable, the first | sync of all chunks, of the directory and of the head file | what somebody has left unsynced is in front of nothing durable | |
 //! | open, `crc` | the note of the close is taken back, sync; then the chunks may change | closed, as before | next open |
 //! | close, last and empty | 1 sync of the directory and the chunk, position slot, sync; 2 head file names no chunk, sync; 3 chunks, 4 signal file, 5 head file removed | as after clear | next open |
 //!
@@ -55,6 +59,7 @@ mod enqueue;
 mod head;
 mod info;
 pub mod layout;
+mod notes;
 mod options;
 mod positions;
 mod publish;

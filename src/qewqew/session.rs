@@ -103,10 +103,20 @@ impl Session {
                     side.positions().store(keeps_positions.into(), Ordering::Release);
                     side.counter(signal::APPENDED_BYTES)
                         .store(self.unread_bytes_or_zero()?, Ordering::Release);
+                    side.set_unsynced_past(!options.sync.is_durable());
                     side
                 }
                 false => Side::open(&signal_path)?,
             });
+        }
+        if let Some(side) = self.store.side.as_ref().filter(|_| options.role.produces()) {
+            side.agree_on(self.store.chunk_size)?;
+            if !options.sync.is_durable() {
+                side.add_unsynced_producer();
+            } else if side.has_unsynced_past() {
+                self.store.sync_chain()?;
+                side.set_unsynced_past(false);
+            }
         }
         if options.role.consumes() {
             self.reader()?.remove_left_over(&self.store)?;
@@ -251,7 +261,8 @@ impl Session {
             reader.front(store)?;
             reader.remove_consumed(store)?;
         }
-        if !is_empty {
+        if let Some(last) = chain.last().filter(|_| !is_empty) {
+            store.glance(last.id)?.settle_notes(&store.disk)?;
             self.close_checks()?;
         }
         if let Some(positions) = guarded(&store.positions).as_ref() {

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::layout::{ChunkId, signal};
+use super::store::Store;
 use crate::os::clock::boot_id;
 use crate::os::file::{self, Unlinked};
 use crate::shared::lock::{Guard, Lock};
@@ -38,6 +39,9 @@ pub(crate) struct Side {
     region: Arc<Region>,
     roster: Roster,
 }
+
+/// In the place of a chunk size. None is as large.
+const SEVERAL: u32 = u32::MAX;
 
 /// Holds one of the two locks.
 pub(crate) type Held<'a> = Guard<'a, fn(u64), true>;
@@ -140,6 +144,53 @@ impl Side {
             .members_only()
             .break_foreign_after(Some(DAMAGE_PATIENCE))
             .acquire(wait, nothing_to_repair as fn(u64))
+    }
+
+    /// Tells of the chunk size of a producer. The first one with another size ends notes for everybody, and waits for the
+    /// commit that may be leaving one.
+    pub(crate) fn agree_on(&self, chunk_size: u32) -> Result<()> {
+        let word = self.region.u32(signal::CHUNK_SIZE);
+        let agreed = word.compare_exchange(0, chunk_size, Ordering::SeqCst, Ordering::SeqCst);
+        if agreed.is_err_and(|known| known != chunk_size) {
+            // SYNC: chunk sizes (with `is_agreed`), ordered by the commit lock.
+            word.store(SEVERAL, Ordering::SeqCst);
+            drop(self.commit_lock(Store::patience())?);
+        }
+        Ok(())
+    }
+
+    /// Whether all producers have this chunk size; for whoever holds the commit lock it stays so.
+    #[inline]
+    pub(crate) fn is_agreed(&self, chunk_size: u32) -> bool {
+        // SYNC: chunk sizes (with `agree_on`)
+        self.region.u32(signal::CHUNK_SIZE).load(Ordering::SeqCst) == chunk_size
+    }
+
+    /// Tells that a producer has come that syncs nothing.
+    pub(crate) fn add_unsynced_producer(&self) {
+        self.region
+            .u32(signal::UNSYNCED)
+            .fetch_or(signal::UNSYNCED_PRODUCER, Ordering::SeqCst);
+    }
+
+    /// Whether there is or was a producer that syncs nothing: appends may depend on what is not on the disk.
+    #[inline]
+    pub(crate) fn has_unsynced_producer(&self) -> bool {
+        self.region.u32(signal::UNSYNCED).load(Ordering::SeqCst) & signal::UNSYNCED_PRODUCER != 0
+    }
+
+    /// Whether what was there before everybody may not be on the disk; nobody else comes or goes meanwhile.
+    pub(crate) fn has_unsynced_past(&self) -> bool {
+        self.region.u32(signal::UNSYNCED).load(Ordering::SeqCst) & signal::UNSYNCED_PAST != 0
+    }
+
+    /// Tells whether it is so.
+    pub(crate) fn set_unsynced_past(&self, is_so: bool) {
+        let word = self.region.u32(signal::UNSYNCED);
+        match is_so {
+            true => word.fetch_or(signal::UNSYNCED_PAST, Ordering::SeqCst),
+            false => word.fetch_and(!signal::UNSYNCED_PAST, Ordering::SeqCst),
+        };
     }
 
     /// Where waiting for messages happens.

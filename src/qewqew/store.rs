@@ -69,6 +69,47 @@ impl Store {
             .map_or(0, |side| side.epoch().load(Ordering::Acquire))
     }
 
+    /// Whether commits may leave notes: they lie where everybody knows, and lead to every tail.
+    #[inline]
+    pub(crate) fn leaves_notes(&self) -> bool {
+        let can = |side: &Side| side.is_agreed(self.chunk_size) && !side.has_unsynced_producer();
+        self.side.as_ref().is_some_and(can)
+    }
+
+    /// Whether somebody may append to the chain without syncs, before what this handle promises to keep.
+    pub(crate) fn is_mixed(&self) -> bool {
+        self.sync.is_durable() && self.side.as_ref().is_some_and(Side::has_unsynced_producer)
+    }
+
+    /// Brings chunks and their checksums to the disk, with their names and the head file: what is behind them can be found
+    /// after a power cut.
+    pub(crate) fn sync_chunks(&self, ids: &[ChunkId]) -> Result<()> {
+        for id in ids {
+            match self.glance(*id) {
+                Ok(chunk) => chunk.sync(&self.disk)?,
+                // Consumed meanwhile.
+                Err(Error::NotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
+            // Damaged ones are reported by whoever needs them.
+            if let Ok(Some(checks)) = Checks::open(&self.names.checks(*id)) {
+                checks.sync(&self.disk)?;
+            }
+        }
+        self.disk.sync_directory()?;
+        self.head.sync(&self.disk)
+    }
+
+    /// [`Self::sync_chunks`] of all that can be reached.
+    pub(crate) fn sync_chain(&self) -> Result<()> {
+        let links = match self.chain() {
+            Err(Error::Corrupt(_) | Error::Format(_)) => self.reachable()?,
+            links => links?,
+        };
+        let ids: Vec<ChunkId> = links.iter().map(|link| link.id).collect();
+        self.sync_chunks(&ids)
+    }
+
     /// Whether an exhausted chunk must be left as it is, because positions count its bytes.
     #[inline]
     pub(crate) fn keeps_positions(&self) -> bool {

@@ -152,13 +152,22 @@ fn walk(store: &Store, first: Option<ChunkId>) -> Result<Report> {
             &format!("the head file does not lead to chunk {first}, which was closed unread"),
         );
     }
-    seen.extend(store.consumed_chunks()?);
-    for id in store.present()? {
-        if !seen.contains(&id) {
-            report.note(Some(id), None, "no chunk refers to this one");
-        }
+    for id in unlinked(store, seen)? {
+        report.note(Some(id), None, "no chunk refers to this one");
     }
     Ok(report)
+}
+
+/// Chunks that are neither among those seen nor in the chain as it is now.
+fn unlinked(store: &Store, mut seen: HashSet<ChunkId>) -> Result<Vec<ChunkId>> {
+    // A producer that has made a chunk links it before it lets go of this lock.
+    let append = store.side.as_ref().map(|side| side.append_lock(Store::patience()));
+    let _append = append.transpose()?;
+    // A damaged chain was reported already.
+    seen.extend(store.chain().unwrap_or_default().iter().map(|link| link.id));
+    let present = store.present()?;
+    seen.extend(store.consumed_chunks()?);
+    Ok(present.into_iter().filter(|id| !seen.contains(id)).collect())
 }
 
 /// Nobody else has the queue open, and no other thread of this handle touches it.

@@ -72,12 +72,20 @@ impl Writer {
             let Some(mut id) = start.take().or(first) else {
                 return Ok(None);
             };
-            let mut steps = 0;
+            let (mut steps, mut passed) = (0, Vec::new());
             let gone = loop {
+                if store.is_mixed() {
+                    passed.push(id);
+                }
                 match store.glance(id).and_then(|chunk| chunk.next()) {
                     Ok(None) => match self.open_last(store, id) {
                         Err(Error::NotFound(_)) => break id,
-                        opened => return opened.map(Some),
+                        opened => {
+                            if !passed.is_empty() {
+                                store.sync_chunks(&passed)?;
+                            }
+                            return opened.map(Some);
+                        }
                     },
                     Ok(Some(next)) => id = next,
                     Err(Error::NotFound(_)) => break id,
@@ -101,6 +109,10 @@ impl Writer {
 
     fn open_last(&mut self, store: &Store, id: ChunkId) -> Result<Last> {
         let mut chunk = store.open_chunk(id)?;
+        if chunk.length() < store.chunk_size {
+            // They would be somewhere in the middle.
+            chunk.settle_notes(&store.disk)?;
+        }
         if chunk.extend(store.chunk_size)? {
             chunk = store.open_chunk(id)?;
         }
@@ -289,12 +301,21 @@ impl Writer {
         let durable = store.sync.is_durable();
         match previous {
             Some(last) => {
-                if durable {
+                // Entries that are only in the log must be in the chunk once it is not the last one. Others are on the disk;
+                // the tail goes there with the reference.
+                if let Some(checks) = last.checks.as_ref().filter(|_| durable) {
                     last.chunk.sync(&store.disk)?;
+                    if store.is_mixed() {
+                        checks.sync(&store.disk)?;
+                    }
+                } else if !durable {
+                    // Of another handle, whose commits must not depend on what is not synced here.
+                    last.chunk.settle_notes(&store.disk)?;
                 }
                 last.chunk.set_next(&store.disk, Some(id))?;
                 if durable {
                     last.chunk.sync(&store.disk)?;
+                    last.chunk.clear_notes(&store.disk)?;
                 }
             }
             None => {
@@ -352,6 +373,8 @@ impl Last {
         if let Some(checks) = &self.checks {
             checks.start_over(&store.disk, store.sync.is_durable())?;
         }
+        // All that they lead to is consumed, and with the next tail they would lead to something else.
+        self.chunk.clear_notes(&store.disk)?;
         // Nobody else changes the pointers of an exhausted chunk.
         self.chunk.swap_pointers(&store.disk, old, Pointers::EMPTY)?;
         Ok(Pointers::EMPTY)
@@ -384,6 +407,7 @@ impl Last {
             if u64::from(end) + bytes > store.chunk_size.into() {
                 break;
             }
+            self.chunk.make_room(&store.disk, end + bytes as u32)?;
             if let Some(log) = &mut log {
                 log.add(&store.disk, Check::of(end, message), self.chunk.length())?;
             }
@@ -399,28 +423,20 @@ impl Last {
         Ok(count)
     }
 
-    /// Writes framed entries behind the tail at `offset`, then the tail: the order that no power cut can break.
+    /// Writes framed entries behind the tail at `offset`, then the tail, in the order of the mode.
     fn write(&self, store: &Store, offset: u32, framed: &[u8], durable: bool) -> Result<()> {
         let disk = &store.disk;
         let end = offset + framed.len() as u32;
         match &self.checks {
             Some(checks) => {
+                self.chunk.make_room(disk, end)?;
                 checks.append(disk, &self.chunk, offset, framed, durable)?;
                 self.chunk.write(disk, offset, framed)?;
                 self.chunk.write_tail(disk, end)
             }
-            None if durable => {
-                // The pointers of a chunk that starts over must be on the disk before any old entry is overwritten: else a
-                // power cut could leave the old pointers with the new bytes.
-                if offset == FIRST_ENTRY {
-                    self.chunk.sync(disk)?;
-                }
-                self.chunk.write(disk, offset, framed)?;
-                self.chunk.sync(disk)?;
-                self.chunk.write_tail(disk, end)?;
-                self.chunk.sync(disk)
-            }
+            None if durable => self.chunk.commit(disk, offset, framed, store.leaves_notes()),
             None => {
+                self.chunk.make_room(disk, end)?;
                 self.chunk.write(disk, offset, framed)?;
                 self.chunk.write_tail(disk, end)
             }
@@ -441,7 +457,7 @@ impl Target {
         if u64::from(tail) == end {
             return chunk.sync(&store.disk);
         }
-        if tail != staged.offset || end > chunk.length().into() || !is_framed(&staged.bytes) {
+        if tail != staged.offset || end > chunk.length().into() || !layout::is_framed(&staged.bytes) {
             return Err(Error::Corrupt(format!(
                 "messages wait to be written at offset {} of {}, whose tail is at {tail}",
                 staged.offset,
@@ -450,19 +466,4 @@ impl Target {
         }
         self.0.write(store, staged.offset, &staged.bytes, true)
     }
-}
-
-/// Whether bytes are a sequence of whole entries.
-fn is_framed(bytes: &[u8]) -> bool {
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        let Some((length, behind)) = rest.split_first_chunk::<2>() else {
-            return false;
-        };
-        match behind.get(usize::from(u16::from_be_bytes(*length))..) {
-            Some(next) => rest = next,
-            None => return false,
-        }
-    }
-    true
 }

@@ -23,10 +23,21 @@ impl Session {
         let staged = Side::salvage(&store.names.signal())?;
         let chain = match store.chain() {
             Ok(chain) => chain,
-            Err(Error::Corrupt(_) | Error::Format(_)) => return self.open_checks(&store.reachable()?),
+            Err(Error::Corrupt(_) | Error::Format(_)) => {
+                // Which one is the last is not known.
+                for id in store.present()? {
+                    unless_damaged(store.glance(id).and_then(|chunk| chunk.roll_forward(&store.disk)))?;
+                }
+                return self.open_checks(&store.reachable()?);
+            }
             Err(error) => return Err(error),
         };
         let touched = self.was_touched()?;
+        // Only the last chunk: a reference is in the same sector as the tail that it comes with.
+        if let Some(last) = chain.last() {
+            store.glance(last.id)?.roll_forward(&store.disk)?;
+        }
+        let chain = store.chain()?;
         if chain.is_empty() {
             self.remove_empty_orphans()?;
         }
@@ -47,6 +58,10 @@ impl Session {
         unless_damaged(writer.adopt_leftover(store))?;
         writer.forget();
         drop(writer);
+        if store.sync.is_durable() && !chain.is_empty() {
+            // Whoever was here before may have synced nothing.
+            store.sync_chain()?;
+        }
         self.check_positions(touched)
     }
 

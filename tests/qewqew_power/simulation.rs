@@ -1,28 +1,19 @@
-//! Power cuts: simulated at every step of the disk, sector by sector, and real ones on ext4.
-//!
-//! The simulation knows what is on the disk for certain (synced), and which 512-byte sectors may be: each of them can be in any
-//! of the states it had since its last sync, independently of the others. Names appear and disappear in order. At every step
-//! it makes the directories that a cut could leave, and opens them.
-
-mod common;
-#[path = "common/loopfs.rs"]
-mod loopfs;
+//! A disk that knows what a power cut could leave of it: the bytes that are there for certain (synced), and the 512-byte sectors
+//! that may be in any of the states they had since the last sync of their file, each by itself. Names appear and disappear in
+//! order. At every step of the queue under test it makes the directories that a cut could leave then, and opens them.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
-use common::dirs::TestDir;
-use common::oracle::{Delivery, Losses, Oracle, Order, Promise};
-use common::watchdog::Watchdog;
-use common::worker::{Args, Spawn};
-use common::{announce, payload, rounds};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tailrace::Error;
-use tailrace::qewqew::{DurableQueue, Observer, Options, Step, SyncMode};
+use tailrace::qewqew::{DurableQueue, Observer, Options, Role, Step, SyncMode};
+
+use crate::common::dirs::TestDir;
+use crate::common::payload;
 
 const SECTOR: usize = 512;
 /// All subsets up to so many undecided sectors; beyond that a selection.
@@ -55,6 +46,8 @@ struct Progress {
     durable: u64,
     /// Messages that a dequeue may have taken.
     consumed: u64,
+    /// Behind the durable ones there may be some that nobody synced: a cut can leave their tail without them.
+    is_loose: bool,
 }
 
 struct Simulation {
@@ -210,7 +203,7 @@ fn choices(states: &[usize], rng: &mut StdRng, effort: usize) -> Vec<Vec<usize>>
 impl Simulation {
     fn judge(&self, image: &BTreeMap<PathBuf, Vec<u8>>, progress: Progress) {
         let mut hasher = DefaultHasher::new();
-        (image, progress.durable, progress.consumed).hash(&mut hasher);
+        (image, progress.durable, progress.consumed, progress.is_loose).hash(&mut hasher);
         if !self.seen.lock().unwrap().insert(hasher.finish()) {
             return;
         }
@@ -237,26 +230,39 @@ impl Simulation {
 
     fn open_and_check(&self, path: &Path, progress: Progress) -> Result<(), String> {
         let text = |e: Error| e.to_string();
+        // Whoever comes first after a cut can have other habits.
         let own = Options {
             observer: None,
+            chunk_size: self.options.chunk_size + [0, 0, 100][progress.attempted as usize % 3],
             ..self.options.clone()
         };
         let queue = DurableQueue::open(path, own).map_err(text)?;
         let mut found = Vec::new();
-        while let Some(message) = queue.dequeue().map_err(text)? {
-            found.push(
-                payload::parse(&message)
-                    .map_err(|torn| format!("torn: {torn}"))?
-                    .sequence,
-            );
+        loop {
+            match queue.dequeue() {
+                Ok(Some(message)) => match payload::parse(&message) {
+                    Ok(message) => found.push(message.sequence),
+                    Err(_) if progress.is_loose => break,
+                    Err(torn) => return Err(format!("torn: {torn}")),
+                },
+                Ok(None) => break,
+                // A reference without its chunk, entries without their checksums.
+                Err(Error::Corrupt(_)) if progress.is_loose => drop(queue.repair().map_err(text)?),
+                Err(error) => return Err(text(error)),
+            }
         }
-        queue.enqueue(&payload::make(2, 0, 30)).map_err(text)?;
-        if queue.dequeue().map_err(text)?.is_none() {
-            return Err("the recovered queue does not work".into());
+        if !progress.is_loose {
+            queue.enqueue(&payload::make(2, 0, 30)).map_err(text)?;
+            if queue.dequeue().map_err(text)?.is_none() {
+                return Err("the recovered queue does not work".into());
+            }
         }
         queue.close().map_err(text)?;
-        let in_order = found.windows(2).all(|pair| pair[0] + 1 == pair[1]);
         let needed = progress.consumed.min(progress.durable)..progress.durable;
+        // Of what nobody synced any part can be there, and a repair may bring back what was consumed.
+        let strict = |sequence: &&u64| !progress.is_loose || needed.contains(sequence);
+        let kept: Vec<u64> = found.iter().filter(strict).copied().collect();
+        let in_order = kept.windows(2).all(|pair| pair[0] + 1 == pair[1]);
         let complete = needed.clone().all(|sequence| found.contains(&sequence));
         let invented = found.iter().any(|sequence| *sequence >= progress.attempted);
         if in_order && complete && !invented {
@@ -266,206 +272,168 @@ impl Simulation {
     }
 }
 
-/// Random work with the simulation looking on; returns how many images were opened.
-fn simulate(seed: u64, sync: SyncMode, crc: bool, operations: usize, effort: usize) -> usize {
-    let dir = TestDir::shm();
-    let mut rng = StdRng::seed_from_u64(seed);
-    let chunk_size = [300, 700, 1500, 4000][rng.random_range(0..4)];
-    let options = Options {
-        chunk_size,
-        sync,
-        crc,
-        ..Options::default()
-    };
-    let simulation = Arc::new(Simulation {
-        dir: dir.queue(),
-        scratch: dir.scratch(),
-        options: options.clone(),
-        effort,
-        state: Mutex::new((Disk::default(), Progress::default(), StdRng::seed_from_u64(seed + 1))),
-        seen: Mutex::default(),
-        images: Mutex::default(),
-        failed: Mutex::default(),
-    });
-    let watched = Options {
-        observer: Some(simulation.clone()),
-        ..options
-    };
-    let path = dir.queue().join("q");
-    let change = |f: &dyn Fn(&mut Progress)| f(&mut simulation.state.lock().unwrap().1);
-    let mut queue = DurableQueue::open(&path, watched.clone()).unwrap();
-    let check = |operation: usize| {
-        if let Some(text) = simulation.failed.lock().unwrap().take() {
-            panic!("seed {seed} {sync:?} crc={crc} chunk_size={chunk_size}, before operation {operation}: {text}");
-        }
-    };
-    let (mut next, mut left) = (0, 0_u64);
-    for operation in 0..operations {
-        check(operation);
-        match rng.random_range(0..100) {
-            0..50 => {
-                let count = rng.random_range(1..4);
-                let lengths: Vec<usize> = (0..count)
-                    .map(|_| rng.random_range(20..(queue.max_element_size() as usize).min(900)))
-                    .collect();
-                let messages: Vec<Vec<u8>> = lengths
-                    .iter()
-                    .zip(next..)
-                    .map(|(length, sequence)| payload::make(1, sequence, *length))
-                    .collect();
-                next += count;
-                left += count;
-                change(&|progress| progress.attempted = next);
-                queue.enqueue_many(&messages).unwrap();
-                if sync == SyncMode::Always {
-                    change(&|progress| progress.durable = next);
-                }
-            }
-            50..85 => {
-                change(&|progress| progress.consumed = (next - left + 1).min(next));
-                if queue.dequeue().unwrap().is_some() {
-                    left -= 1;
-                }
-            }
-            85..90 => {
-                queue.sync().unwrap();
-                change(&|progress| progress.durable = next);
-            }
-            90..93 => {
-                change(&|progress| progress.consumed = next);
-                queue.clear().unwrap();
-                left = 0;
-            }
-            93..96 => {
-                let limit = rng.random_range(1..10);
-                change(&|progress| progress.consumed = (next - left + limit).min(next));
-                left -= queue.dequeue_many(limit as usize).unwrap().len() as u64;
-            }
-            _ => {
-                queue.close().unwrap();
-                change(&|progress| progress.durable = next);
-                queue = DurableQueue::open(&path, watched.clone()).unwrap();
-            }
-        }
-    }
-    change(&|progress| progress.consumed = next);
-    queue.clear().unwrap();
-    queue.close().unwrap();
-    check(operations);
-    *simulation.images.lock().unwrap()
+/// A queue at work with the simulation looking on.
+pub(crate) struct Run {
+    // Closed before its directory goes.
+    queue: DurableQueue,
+    path: PathBuf,
+    simulation: Arc<Simulation>,
+    options: Options,
+    name: String,
+    next: u64,
+    left: u64,
+    _dir: TestDir,
 }
 
-#[test]
-fn simulated_cuts_at_every_step_lose_nothing_that_was_synced() {
-    let _dog = Watchdog::start("simulated power cuts", Duration::from_secs(3000));
-    let begun = Instant::now();
-    let enough = rounds(6_000, 60_000) as usize;
-    let (mut images, mut seed) = (0, 0);
-    while images < enough {
-        for (sync, crc) in [
-            (SyncMode::Always, false),
-            (SyncMode::Always, true),
-            (SyncMode::Group, false),
-            (SyncMode::Group, true),
-        ] {
-            images += simulate(seed, sync, crc, 60, if common::soak() { 128 } else { 48 });
-        }
-        seed += 10;
-    }
-    announce(&format!(
-        "{images} images of simulated power cuts opened in {:.1?}, 0 lost",
-        begun.elapsed()
-    ));
-}
-
-fn worker(args: &Args, path: &Path, options: Options) {
-    let mut journal = args.journal();
-    let Ok(queue) = DurableQueue::open(path, options) else {
-        return args.ready();
-    };
-    args.ready();
-    for sequence in 0.. {
-        let message = payload::make(args.get("id"), sequence, 20 + (sequence as usize * 37) % 300);
-        let ticket = journal.attempt_put(0, &message);
-        match queue.enqueue(&message) {
-            Ok(()) => journal.acknowledged(ticket),
-            // The power is gone: whether the message made it nobody knows.
-            Err(_) => return,
-        }
-        // Peek, take note, remove: a cut inside the removal then finds a message that was already in somebody's hands.
-        if sequence % 3 == 2 {
-            let ticket = journal.attempt_get(0);
-            match queue.peek() {
-                Ok(Some(bytes)) => drop(journal.got(ticket, &bytes)),
-                _ => return,
-            }
-            if queue.dequeue().is_err() {
-                return;
-            }
-        }
-    }
-}
-
-#[test]
-fn real_cuts_on_ext4_lose_nothing_that_was_synced() {
-    if common::skip_without_root("power cuts on a loop-mounted ext4") {
-        return;
-    }
-    let dir = TestDir::disk();
-    let Some(disk) = loopfs::LoopDisk::create(&dir.scratch(), 24) else {
-        return announce("SKIPPED: no loop device or no mkfs.ext4 for real power cuts");
-    };
-    let cuts = rounds(30, 300);
-    let _dog = Watchdog::start("real power cuts", Duration::from_secs(120 + 4 * cuts));
-    let begun = Instant::now();
-    let mut rng = StdRng::seed_from_u64(7);
-    let (mut acked, mut left) = (0, 0);
-    for cut in 0..cuts {
-        let mounted = disk.mount();
-        let path = mounted.path().join(format!("q{cut}"));
+impl Run {
+    pub(crate) fn start(name: &str, options: Options, seed: u64, effort: usize) -> Self {
+        let dir = TestDir::shm();
+        let simulation = Arc::new(Simulation {
+            dir: dir.queue(),
+            scratch: dir.scratch(),
+            options: options.clone(),
+            effort,
+            state: Mutex::new((Disk::default(), Progress::default(), StdRng::seed_from_u64(seed))),
+            seen: Mutex::default(),
+            images: Mutex::default(),
+            failed: Mutex::default(),
+        });
         let options = Options {
-            chunk_size: 2000,
-            crc: cut % 3 == 2,
-            ..Options::default()
+            observer: Some(simulation.clone()),
+            ..options
         };
-        let own = options.clone();
-        let mut victim = Spawn::new(&dir, "victim")
-            .arg("id", 1)
-            .journal(100_000)
-            .start_forked(|args| worker(args, &path, own));
-        victim.wait_ready();
-        std::thread::sleep(Duration::from_micros(rng.random_range(0..150_000)));
-        mounted.cut_power();
-        victim.kill();
-        mounted.unmount();
-        let mounted = disk.mount();
-        let queue = DurableQueue::open(&path, options).unwrap_or_else(|e| panic!("cut {cut}: {e}"));
-        let drained: Vec<Vec<u8>> =
-            std::iter::from_fn(|| queue.dequeue().unwrap_or_else(|e| panic!("cut {cut}: {e}"))).collect();
-        queue.close().unwrap();
-        drop(queue);
-        let promise = Promise {
-            delivery: Delivery::Repeatable,
-            losses: Losses::Never,
-            order: Order::Any,
-        };
-        let report = Oracle::new(promise)
-            .journal(&victim.journal())
-            .left(0, &drained)
-            .check();
-        report.assert_ok(&format!("cut {cut}"));
-        let sequences: Vec<u64> = drained.iter().map(|m| payload::parse(m).unwrap().sequence).collect();
-        assert!(
-            sequences.windows(2).all(|pair| pair[0] + 1 == pair[1]),
-            "cut {cut}: {sequences:?}"
-        );
-        acked += report.acked;
-        left += drained.len();
-        mounted.unmount();
+        let path = dir.queue().join("q");
+        Run {
+            _dir: dir,
+            queue: DurableQueue::open(&path, options.clone()).unwrap(),
+            path,
+            simulation,
+            options,
+            name: name.to_owned(),
+            next: 0,
+            left: 0,
+        }
     }
-    announce(&format!(
-        "{cuts} real power cuts on ext4 in {:.1?}: {acked} acknowledged, {left} left, 0 lost",
-        begun.elapsed()
-    ));
-    assert!(acked as u64 > cuts, "the cuts came too early to mean anything");
+
+    pub(crate) fn queue(&self) -> &DurableQueue {
+        &self.queue
+    }
+
+    /// Enqueues messages of these lengths in one call.
+    pub(crate) fn put(&mut self, lengths: &[usize]) {
+        let messages = self.attempt(lengths, self.options.sync);
+        self.queue.enqueue_many(&messages).unwrap();
+        if self.options.sync == SyncMode::Always {
+            self.all_durable();
+        }
+        self.check();
+    }
+
+    /// The same by a producer with another mode or chunk size that comes and goes.
+    pub(crate) fn put_beside(&mut self, sync: SyncMode, chunk_size: u64, lengths: &[usize]) {
+        let own = Options {
+            role: Role::Producer,
+            chunk_size,
+            sync,
+            ..self.options.clone()
+        };
+        let queue = DurableQueue::open(&self.path, own).unwrap();
+        let messages = self.attempt(lengths, sync);
+        queue.enqueue_many(&messages).unwrap();
+        if sync == SyncMode::Always {
+            self.all_durable();
+        }
+        queue.close().unwrap();
+        self.check();
+    }
+
+    pub(crate) fn take(&mut self) {
+        self.change(|progress, next, left| progress.consumed = (next - left + 1).min(next));
+        if self.queue.dequeue().unwrap().is_some() {
+            self.left -= 1;
+        }
+        self.check();
+    }
+
+    pub(crate) fn take_many(&mut self, limit: u64) {
+        self.change(|progress, next, left| progress.consumed = (next - left + limit).min(next));
+        self.left -= self.queue.dequeue_many(limit as usize).unwrap().len() as u64;
+        self.check();
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.change(|progress, next, _| progress.consumed = next);
+        self.queue.clear().unwrap();
+        self.left = 0;
+        self.check();
+    }
+
+    pub(crate) fn sync(&mut self) {
+        self.queue.sync().unwrap();
+        // What another handle has appended without syncs is not this one's to sync.
+        self.change(|progress, next, _| {
+            if !progress.is_loose {
+                progress.durable = next;
+            }
+        });
+        self.check();
+    }
+
+    /// Closes the queue and opens it again in another mode.
+    pub(crate) fn reopen(&mut self, sync: SyncMode) {
+        self.queue.close().unwrap();
+        if self.options.sync != SyncMode::Never {
+            self.all_durable();
+        }
+        self.options.sync = sync;
+        self.queue = DurableQueue::open(&self.path, self.options.clone()).unwrap();
+        self.check();
+    }
+
+    /// Closes the queue and opens it again as a consumer.
+    pub(crate) fn consume_only(&mut self) {
+        self.queue.close().unwrap();
+        let own = Options {
+            role: Role::Consumer,
+            ..self.options.clone()
+        };
+        self.queue = DurableQueue::open(&self.path, own).unwrap();
+        self.check();
+    }
+
+    /// Empties and closes the queue; how many images were opened.
+    pub(crate) fn finish(mut self) -> usize {
+        self.clear();
+        self.queue.close().unwrap();
+        self.check();
+        *self.simulation.images.lock().unwrap()
+    }
+
+    fn attempt(&mut self, lengths: &[usize], sync: SyncMode) -> Vec<Vec<u8>> {
+        let messages = lengths.iter().zip(self.next..);
+        let messages = messages
+            .map(|(length, sequence)| payload::make(1, sequence, *length))
+            .collect();
+        self.next += lengths.len() as u64;
+        self.left += lengths.len() as u64;
+        self.change(|progress, next, _| {
+            progress.attempted = next;
+            progress.is_loose |= sync == SyncMode::Never;
+        });
+        messages
+    }
+
+    fn all_durable(&self) {
+        self.change(|progress, next, _| (progress.durable, progress.is_loose) = (next, false));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Progress, u64, u64)) {
+        change(&mut self.simulation.state.lock().unwrap().1, self.next, self.left);
+    }
+
+    fn check(&self) {
+        if let Some(text) = self.simulation.failed.lock().unwrap().take() {
+            panic!("{}, message {}: {text}", self.name, self.next);
+        }
+    }
 }
