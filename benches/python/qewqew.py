@@ -4,8 +4,9 @@ python benches/python/qewqew.py [directory]
 
 Every line puts N messages and then gets them all, in a directory of its own on the same disk; a round trip is one of
 each. Five rounds, in which the lines take turns; medians count, and a ratio is the median of the rounds' ratios. The
-limits are a file whose blocks are there already: one pwrite+fdatasync for a message, and two in order (the message,
-then the pointer to it), which the format by itself would need. Needs the packages of the "bench" extra.
+limits are a file whose blocks were written before: one pwrite+fdatasync for a message, and two in order (the message,
+then the pointer to it), which the format by itself would need; and one into blocks that are only allocated, as those of a
+new chunk are. Needs the packages of the "bench" extra.
 """
 
 import os
@@ -147,13 +148,17 @@ def database(*, synchronous: str, batch: int = 1) -> Line:
     return line
 
 
-def limit(writes: int, batch: int = 1) -> Line:
+def limit(writes: int, batch: int = 1, *, new: bool = False) -> Line:
     """Give what the disk allows: so many ordered pwrite+fdatasync for a message, or for a batch of them."""
 
     def line(directory: Path, count: int, message: bytes) -> Work:
         size = (len(message) + 2) * batch
         file = os.open(directory / "limit", os.O_RDWR | os.O_CREAT)
-        os.pwrite(file, bytes(size * (count // batch) + 10), 0)
+        length = size * (count // batch) + 10
+        if new:
+            os.posix_fallocate(file, 0, length)
+        else:
+            os.pwrite(file, bytes(length), 0)
         os.fsync(file)
         data, pointer = b"x" * size, b"12345678"
 
@@ -173,6 +178,7 @@ def limit(writes: int, batch: int = 1) -> Line:
 
 
 ONE, TWO = "limit: one pwrite+fdatasync", "limit: two ordered ones"
+NEW = "limit: one, into new blocks"
 QUEUELIB, SQLITE = "queuelib FifoDiskQueue", "sqlite3 WAL, FULL, 100 per transaction"
 
 # Of each table: the lines, how many messages, and which line the ratio is to (of the puts alone where it is a limit).
@@ -203,6 +209,7 @@ TABLES: dict[str, tuple[dict[str, tuple[Line, str | None]], int]] = {
         {
             TWO: (limit(2, BATCH), None),
             ONE: (limit(1, BATCH), None),
+            NEW: (limit(1, BATCH, new=True), None),
             SQLITE: (database(synchronous="FULL", batch=BATCH), None),
             "plyvel (LevelDB), sync": (leveldb(sync=True, batch=BATCH), SQLITE),
             'qewqew sync="always", enqueue_many': (ours(sync="always", batch=BATCH), SQLITE),

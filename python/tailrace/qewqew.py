@@ -20,7 +20,8 @@ b'first'
 **What an enqueue that returned survives**: with ``sync="always"`` (the default) a power cut; with ``"group"`` the
 death of any process at once, and a power cut as of the last :meth:`DurableQueue.sync` or group commit (many threads
 share one; there is one at least every 128 KiB and whenever the consumer catches up); with ``"never"`` the death of
-any process. Dequeues are never lost to a killed process; after a power cut the last ones may be delivered again.
+any process. Dequeues are never lost to a killed process; after a power cut the last ones may be delivered again. An
+enqueue that raised ``OSError`` for the disk may still arrive: its message can wait for the next commit.
 
 **Who may open it**: one consumer (``role="consumer"`` or ``"both"``) and any number of producers, in any processes,
 at the same time. A second consumer gets :class:`tailrace.AlreadyOpen`, and so does everybody while the original has

@@ -216,6 +216,22 @@ def test_a_format_is_seen_through_other_handles(path: Path) -> None:
         assert other.get() == b"kept"
 
 
+def test_items_of_another_queue_object_are_refused_and_stay_as_they_are(q: aq.Queue) -> None:
+    with aq.Queue.anonymous(size=1 << 16) as other:
+        theirs = other.writer().claim(4)
+        theirs.write(b"mine")
+        with pytest.raises(ValueError, match="belongs to another queue object"):
+            q.writer().commit(theirs)
+        assert other.writer().commit(theirs)
+        with other.reader() as owner, q.reader() as stranger:
+            item = owner.retrieve(timeout=1)
+            assert item is not None
+            with pytest.raises(ValueError, match="belongs to another queue object"):
+                stranger.release(item)
+            assert bytes(item) == b"mine"
+            assert owner.release(item)
+
+
 def test_a_lost_claim_is_never_reported_as_success(path: Path) -> None:
     q = aq.Queue.create(path, size=1024, page_size=16, commit_timeout=0.01)
     w, r = q.writer(), q.reader()

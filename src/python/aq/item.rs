@@ -126,6 +126,14 @@ impl Item {
         Py::new(py, PyClassInitializer::from(view).add_subclass(item))
     }
 
+    /// Refuses an item that was claimed from, or retrieved by, another queue object.
+    pub(super) fn check_is_of(slf: &Bound<'_, Self>, handle: &Arc<Handle>) -> PyResult<()> {
+        match Arc::ptr_eq(&slf.get().handle, handle) {
+            true => Ok(()),
+            false => Err(PyValueError::new_err("the item belongs to another queue object")),
+        }
+    }
+
     /// Hands a claim to the reader.
     pub(super) fn commit(slf: &Bound<'_, Self>) -> PyResult<bool> {
         let this = slf.get();

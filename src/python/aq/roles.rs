@@ -61,6 +61,7 @@ impl Writer {
     /// BufferError while memoryviews of the item are in use.
     fn commit(&self, item: &Bound<'_, Item>) -> PyResult<bool> {
         self.handle.open()?;
+        Item::check_is_of(item, &self.handle)?;
         Item::commit(item)
     }
 
@@ -134,6 +135,7 @@ impl Reader {
     /// writer committed it after it was retrieved as incomplete. BufferError while memoryviews of the item are in use.
     fn release(&self, item: &Bound<'_, Item>) -> PyResult<bool> {
         self.check()?;
+        Item::check_is_of(item, &self.handle)?;
         Item::release(item)
     }
 
