@@ -346,6 +346,10 @@ fn who_stops_inside_the_monitor_keeps_nobody_for_ever() {
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     assert!(matches!(file.message_count(), Err(Error::TimedOut)));
     assert!(matches!(system.counters(), Err(Error::TimedOut)));
+    assert!(matches!(
+        file.close_idling(|| Err(Error::Interrupted)),
+        Err(Error::Interrupted)
+    ));
     assert_eq!(writer.finish(), Ok(0));
     assert_eq!(get(&file, None).unwrap(), text("from inside"));
     assert_eq!(file.message_count().unwrap(), [0]);

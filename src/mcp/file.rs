@@ -183,7 +183,7 @@ impl QueueFile {
             }
         };
         QueueFile::attach(system, key, user, mode, parameters.device, options.sdl_keys).inspect_err(|_| {
-            let _ = leave(system, user, me, false);
+            let _ = leave(system, user, me, false, Wait::Forever);
         })
     }
 
@@ -299,6 +299,12 @@ impl QueueFile {
 
     /// Closes the file: what is in its hands goes back, and the last writer's close is the end of file.
     pub fn close(&self) -> Result<()> {
+        self.close_idling(|| Ok(()))
+    }
+
+    /// As [`QueueFile::close`]. An error of `idle`, which is called while others are in the way, ends the wait; the file is
+    /// open then as before.
+    pub fn close_idling(&self, mut idle: impl FnMut() -> Result<()>) -> Result<()> {
         // SYNC: in flight (with `InFlight`)
         if self.closed.swap(1, Ordering::SeqCst) != 0 {
             return Ok(());
@@ -310,13 +316,19 @@ impl QueueFile {
             return Ok(());
         }
         // Operations of other threads that are outside between their steps still need what they have taken.
-        let idle = || (self.in_flight.load(Ordering::SeqCst) == 0).then_some(());
+        let is_alone = || (self.in_flight.load(Ordering::SeqCst) == 0).then_some(());
         self.system
             .driver
             .any_insert()
-            .wait_for(Wait::Forever, Turn::PeerMatters, || Ok(()), || Ok(idle()))?;
+            .wait_for(Wait::Forever, Turn::PeerMatters, || Ok(()), || Ok(is_alone()))?;
         let me = self.system.driver.roster.me()?.word();
-        leave(&self.system, user, me, self.marks.load(Ordering::Acquire) != 0)
+        let has_marks = self.marks.load(Ordering::Acquire) != 0;
+        loop {
+            match leave(&self.system, user, me, has_marks, Entry::Attempt) {
+                Err(Error::TimedOut) => idle().inspect_err(|_| self.closed.store(0, Ordering::SeqCst))?,
+                left => return left,
+            }
+        }
     }
 
     /// [`Error::Closed`] after a close.
@@ -382,7 +394,7 @@ impl QueueFile {
             }
             // Another thread of the child was faster.
             Err(now) => {
-                leave(&self.system, user, me, false)?;
+                leave(&self.system, user, me, false, Wait::Forever)?;
                 Ok(now as u32)
             }
         }
@@ -426,9 +438,9 @@ impl Drop for QueueFile {
     }
 }
 
-fn leave(system: &System, user: u32, me: u64, has_marks: bool) -> Result<()> {
+fn leave(system: &System, user: u32, me: u64, has_marks: bool, entry: impl Into<Entry>) -> Result<()> {
     let driver = &system.driver;
-    let aftermath = driver.inside(Wait::Forever, |inside| {
+    let aftermath = driver.inside(entry, |inside| {
         if inside.user(user).identity() != me {
             return Ok(None);
         }

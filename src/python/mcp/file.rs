@@ -209,7 +209,7 @@ impl QueueFile {
 
     /// Closes the file: what it holds is given back, and the last writer's close is the end of file.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        Ok(py.detach(|| self.file.close())?)
+        waiting(py, |idle| self.file.close_idling(idle))
     }
 
     /// Takes up to ``n`` messages in hand, waiting for the first. They stay in the queue, unseen by others, until
