@@ -239,6 +239,11 @@ pub fn sync_all(file: impl AsFd) -> io::Result<()> {
     Ok(rustix::fs::fsync(file)?)
 }
 
+/// Waits until everything on the file's file system is on the disk.
+pub fn sync_file_system(file: impl AsFd) -> io::Result<()> {
+    Ok(rustix::fs::syncfs(file)?)
+}
+
 /// Waits until created, renamed and removed names in a directory are on the disk.
 pub fn sync_directory(directory: &Path) -> Result<()> {
     let doing = || format!("syncing the directory {}", directory.display());

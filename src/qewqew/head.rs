@@ -93,6 +93,12 @@ impl Head {
         Ok(())
     }
 
+    /// Waits until everything that anybody has written to the file system is on the disk.
+    pub(crate) fn sync_file_system(&self) -> Result<()> {
+        file::sync_file_system(&self.file)
+            .map_err(|e| Error::io(format!("syncing the file system of {}", self.path.display()), e))
+    }
+
     pub(crate) fn sync(&self, disk: &Disk) -> Result<()> {
         disk.sync(&self.file, &self.path)
     }

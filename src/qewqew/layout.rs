@@ -34,7 +34,7 @@
 //!   64  u64  append lock   72  u64  commit lock   80  u32  epoch: +1 when chunks that may be cached disappear
 //!   84  u32  1 when positions are in use          88  u32  the stage that new messages go to
 //!   92  u32  chunk size of the producers, 0: none yet, 2^32 - 1: there are several
-//!   96  u32  bit 0: there is or was a producer that syncs nothing; bit 1: the chunks that were there before may be unsynced
+//!   96  u32  bit 0: there is or was a producer that syncs nothing; bit 1: the chunks so far, or references to them, may be unsynced
 //!  128  u32  signal: messages arrived            192  u32  signal: room came free
 //!  256  u64  bytes appended  264  u64  messages appended
 //!  320  u64  bytes consumed  328  u64  messages consumed

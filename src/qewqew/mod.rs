@@ -44,7 +44,7 @@
 //! | clear | as dequeue, chunk by chunk; then the last chunk's head to its tail | what was not reached is still there | |
 //! | | sync of the directory and of the last chunk; head file names no chunk, sync; last chunk removed | an empty chunk that nothing refers to | next open, or replaced |
 //! | close, last, `crc` | 1 sync of the first and the last chunk, 2 their pointers into their `.crc` files | a session that was not closed | `Checks::replay` finds nothing to do |
-//! | open, durable, the first | sync of all chunks, of the directory and of the head file | what somebody has left unsynced is in front of nothing durable | |
+//! | first durable enqueue of a session, or behind a producer that died at 4 of *new chunk* | sync of all chunks, of the directory and of the head file | what somebody has left unsynced is in front of nothing durable | |
 //! | open, `crc` | the note of the close is taken back, sync; then the chunks may change | closed, as before | next open |
 //! | close, last and empty | 1 sync of the directory and the chunk, position slot, sync; 2 head file names no chunk, sync; 3 chunks, 4 signal file, 5 head file removed | as after clear | next open |
 //!

@@ -243,6 +243,8 @@ impl Chunk {
         };
         let tail = notes.follow(self, pointers.tail)?;
         if tail != pointers.tail {
+            // After a kill the entries may be in memory alone.
+            self.sync_with_tail(disk, pointers.tail)?;
             self.write_tail(disk, tail)?;
         }
         self.settle_notes(disk).map(drop)

@@ -7,6 +7,7 @@ use super::layout;
 use super::options::Options;
 use super::session::Session;
 use super::side::Side;
+use super::store::Store;
 use crate::os::fork;
 use crate::shared::signal::{Turn, Wait};
 use crate::{Error, Result};
@@ -171,7 +172,12 @@ impl DurableQueue {
         session.check_open()?;
         let store = &session.store;
         if let Some(side) = store.side.as_ref().filter(|_| store.sync.is_durable()) {
-            return Self::commit_staged(session, side);
+            Self::commit_staged(session, side)?;
+            if side.has_unsynced_past() {
+                let _append = side.append_lock(Store::patience())?;
+                store.sync_past()?;
+            }
+            return Ok(());
         }
         for link in store.chain()? {
             match store.glance(link.id) {

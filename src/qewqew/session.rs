@@ -103,7 +103,8 @@ impl Session {
                     side.positions().store(keeps_positions.into(), Ordering::Release);
                     side.counter(signal::APPENDED_BYTES)
                         .store(self.unread_bytes_or_zero()?, Ordering::Release);
-                    side.set_unsynced_past(!options.sync.is_durable());
+                    // Whoever was here before may have synced nothing.
+                    side.set_unsynced_past(self.store.head.first()?.is_some());
                     side
                 }
                 false => Side::open(&signal_path)?,
@@ -113,9 +114,6 @@ impl Session {
             side.agree_on(self.store.chunk_size)?;
             if !options.sync.is_durable() {
                 side.add_unsynced_producer();
-            } else if side.has_unsynced_past() {
-                self.store.sync_chain()?;
-                side.set_unsynced_past(false);
             }
         }
         if options.role.consumes() {

@@ -179,12 +179,13 @@ impl Side {
         self.region.u32(signal::UNSYNCED).load(Ordering::SeqCst) & signal::UNSYNCED_PRODUCER != 0
     }
 
-    /// Whether what was there before everybody may not be on the disk; nobody else comes or goes meanwhile.
+    /// Whether chunks in front of what comes next, or references to them, may not be on the disk.
+    #[inline]
     pub(crate) fn has_unsynced_past(&self) -> bool {
         self.region.u32(signal::UNSYNCED).load(Ordering::SeqCst) & signal::UNSYNCED_PAST != 0
     }
 
-    /// Tells whether it is so.
+    /// Tells whether it is so; the caller holds the append lock, or nobody else has the queue open.
     pub(crate) fn set_unsynced_past(&self, is_so: bool) {
         let word = self.region.u32(signal::UNSYNCED);
         match is_so {

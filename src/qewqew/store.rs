@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::checks::Checks;
 use super::chunk::{Access, Chunk};
-use super::disk::Disk;
+use super::disk::{Disk, Step};
 use super::head::Head;
 use super::layout::{self, ChunkId, HEAD_BYTES, MAX_CHUNKS, Names};
 use super::options::SyncMode;
@@ -17,6 +17,9 @@ use crate::os::file;
 use crate::shared::signal::Wait;
 use crate::shared::sync::Ordering;
 use crate::{Error, Result};
+
+/// More chunks than this are synced with their whole file system: each sync may wait for the disk, however little it has to do.
+const SYNCED_ALONE: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -81,23 +84,49 @@ impl Store {
         self.sync.is_durable() && self.side.as_ref().is_some_and(Side::has_unsynced_producer)
     }
 
+    /// Before something durable is appended: what it depends on. The caller holds the append lock.
+    #[inline]
+    pub(crate) fn sync_past(&self) -> Result<()> {
+        let durable = self.side.as_ref().filter(|_| self.sync.is_durable());
+        match durable.filter(|side| side.has_unsynced_past()) {
+            Some(side) => self.sync_chain().map(|()| side.set_unsynced_past(false)),
+            None => Ok(()),
+        }
+    }
+
     /// Brings chunks and their checksums to the disk, with their names and the head file: what is behind them can be found
-    /// after a power cut.
+    /// after a power cut. The caller holds the append lock, or nobody else has the queue open.
     pub(crate) fn sync_chunks(&self, ids: &[ChunkId]) -> Result<()> {
+        let mut left = Vec::new();
+        let together = ids.len() > SYNCED_ALONE;
+        if together {
+            self.head.sync_file_system()?;
+        }
         for id in ids {
             match self.glance(*id) {
-                Ok(chunk) => chunk.sync(&self.disk)?,
+                Ok(chunk) => {
+                    match together {
+                        true => self.disk.note(Step::Synced, chunk.path()),
+                        false => chunk.sync(&self.disk)?,
+                    }
+                    left.extend(chunk.next()?.map(|_| chunk));
+                }
                 // Consumed meanwhile.
                 Err(Error::NotFound(_)) => {}
                 Err(error) => return Err(error),
             }
             // Damaged ones are reported by whoever needs them.
             if let Ok(Some(checks)) = Checks::open(&self.names.checks(*id)) {
-                checks.sync(&self.disk)?;
+                match together {
+                    true => self.disk.note(Step::Synced, &self.names.checks(*id)),
+                    false => checks.sync(&self.disk)?,
+                }
             }
         }
         self.disk.sync_directory()?;
-        self.head.sync(&self.disk)
+        self.head.sync(&self.disk)?;
+        // A producer may have been killed between the last two steps of leaving them.
+        left.iter().try_for_each(|chunk| chunk.clear_notes(&self.disk))
     }
 
     /// [`Self::sync_chunks`] of all that can be reached.

@@ -45,6 +45,7 @@ pub(crate) enum Stop {
 impl Writer {
     /// The last chunk of the chain, ready to be appended to; `None` when there is no chunk at all.
     fn locate(&mut self, store: &Store) -> Result<Option<&Last>> {
+        store.sync_past()?;
         let epoch = store.epoch();
         if self.epoch != epoch {
             (self.last, self.epoch) = (None, epoch);
@@ -299,6 +300,11 @@ impl Writer {
     /// Makes a complete chunk part of the chain: the one store that decides whether its messages exist.
     fn link(&self, store: &Store, previous: Option<&Last>, id: ChunkId) -> Result<()> {
         let durable = store.sync.is_durable();
+        let side = store.side.as_ref().filter(|_| durable);
+        if let Some(side) = side {
+            // Others see the reference at once, and whoever is killed here does not sync it.
+            side.set_unsynced_past(true);
+        }
         match previous {
             Some(last) => {
                 // Entries that are only in the log must be in the chunk once it is not the last one. Others are on the disk;
@@ -312,19 +318,27 @@ impl Writer {
                     // Of another handle, whose commits must not depend on what is not synced here.
                     last.chunk.settle_notes(&store.disk)?;
                 }
-                last.chunk.set_next(&store.disk, Some(id))?;
+                let set_next = || last.chunk.set_next(&store.disk, Some(id));
+                set_next()?;
                 if durable {
-                    last.chunk.sync(&store.disk)?;
+                    // The kernel takes for written what it failed to write.
+                    let synced = last.chunk.sync(&store.disk);
+                    synced.or_else(|error| set_next().and(Err(error)))?;
                     last.chunk.clear_notes(&store.disk)?;
                 }
             }
             None => {
                 store.with_positions(|positions| positions.move_first(&store.disk, None, Some(id), 0, durable))?;
-                store.head.set(&store.disk, Some(id))?;
+                let set_first = || store.head.set(&store.disk, Some(id));
+                set_first()?;
                 if durable {
-                    store.head.sync(&store.disk)?;
+                    let synced = store.head.sync(&store.disk);
+                    synced.or_else(|error| set_first().and(Err(error)))?;
                 }
             }
+        }
+        if let Some(side) = side {
+            side.set_unsynced_past(false);
         }
         Ok(())
     }

@@ -5,15 +5,18 @@
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tailrace::Error;
-use tailrace::qewqew::{DurableQueue, Observer, Options, Role, Step, SyncMode};
+use tailrace::qewqew::{DurableQueue, Observer, Options, Role, Stage, Step, SyncMode};
 
 use crate::common::dirs::TestDir;
-use crate::common::payload;
+use crate::common::worker::Spawn;
+use crate::common::{payload, process};
 
 const SECTOR: usize = 512;
 /// All subsets up to so many undecided sectors; beyond that a selection.
@@ -65,9 +68,17 @@ struct Simulation {
 
 impl Observer for Simulation {
     fn step(&self, step: Step, path: &Path) {
+        let live = std::fs::read(path).unwrap_or_default();
+        self.take(step, path, live);
+    }
+}
+
+impl Simulation {
+    /// A step after which the file holds these bytes.
+    fn take(&self, step: Step, path: &Path, live: Vec<u8>) {
         let mut state = self.state.lock().unwrap();
         let (disk, progress, rng) = &mut *state;
-        disk.take(step, path);
+        disk.take(step, path, live);
         // Whether the bytes of a new file were synced before it got its name is known with the next step.
         if step == Step::Linked {
             return;
@@ -86,11 +97,10 @@ impl Disk {
         known.unwrap_or_else(|| panic!("{} has no name on the disk", path.display()))
     }
 
-    fn take(&mut self, step: Step, path: &Path) {
-        let live = || std::fs::read(path).unwrap();
+    fn take(&mut self, step: Step, path: &Path, live: Vec<u8>) {
         match step {
             Step::Stored => {
-                let (file, bytes) = (self.file(path), live());
+                let (file, bytes) = (self.file(path), live);
                 let known = &mut self.certain[file];
                 // A file is cut only where nothing behind the cut counts.
                 known.resize(bytes.len(), 0);
@@ -105,12 +115,12 @@ impl Disk {
             }
             Step::Synced => {
                 let file = self.file(path);
-                self.certain[file] = live();
+                self.certain[file] = live;
                 self.since.retain(|(other, _), _| *other != file);
             }
             Step::Linked => {
                 self.pending.push((path.to_owned(), Some(self.certain.len())));
-                self.certain.push(live());
+                self.certain.push(live);
             }
             Step::Unlinked => self.pending.push((path.to_owned(), None)),
             Step::DirectorySynced => {
@@ -233,6 +243,7 @@ impl Simulation {
         // Whoever comes first after a cut can have other habits.
         let own = Options {
             observer: None,
+            role: Role::Both,
             chunk_size: self.options.chunk_size + [0, 0, 100][progress.attempted as usize % 3],
             ..self.options.clone()
         };
@@ -272,6 +283,54 @@ impl Simulation {
     }
 }
 
+/// In the place of a step.
+const ACKNOWLEDGED: u8 = 0;
+const STEPS: [Step; 5] = [
+    Step::Stored,
+    Step::Synced,
+    Step::Linked,
+    Step::Unlinked,
+    Step::DirectorySynced,
+];
+
+/// Takes down the steps of a process that dies with the last of them.
+struct Mortal {
+    log: PathBuf,
+    left: AtomicUsize,
+}
+
+impl Mortal {
+    fn note(&self, kind: u8, path: &Path) {
+        let left = self.left.load(Ordering::Relaxed);
+        let live = std::fs::read(path).unwrap_or_default();
+        let name = path.to_str().unwrap();
+        let record = [&[kind, name.len() as u8], name.as_bytes(), &live].concat();
+        std::fs::write(self.log.join(format!("{:09}", 999_999 - left)), record).unwrap();
+        self.left.store(left - 1, Ordering::Relaxed);
+        if left == 1 {
+            process::exit_now(0);
+        }
+    }
+
+    fn records(log: &Path) -> Vec<(u8, PathBuf, Vec<u8>)> {
+        let mut names: Vec<PathBuf> = std::fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path()).collect();
+        names.sort();
+        let parsed = names.into_iter().map(|name| {
+            let record = std::fs::read(name).unwrap();
+            let (path, live) = record[2..].split_at(usize::from(record[1]));
+            (record[0], PathBuf::from(std::str::from_utf8(path).unwrap()), live.to_vec())
+        });
+        parsed.collect()
+    }
+}
+
+impl Observer for Mortal {
+    fn step(&self, step: Step, path: &Path) {
+        let kind = STEPS.iter().position(|known| *known == step).unwrap();
+        self.note(1 + kind as u8, path);
+    }
+}
+
 /// A queue at work with the simulation looking on.
 pub(crate) struct Run {
     // Closed before its directory goes.
@@ -282,7 +341,7 @@ pub(crate) struct Run {
     name: String,
     next: u64,
     left: u64,
-    _dir: TestDir,
+    dir: TestDir,
 }
 
 impl Run {
@@ -304,7 +363,6 @@ impl Run {
         };
         let path = dir.queue().join("q");
         Run {
-            _dir: dir,
             queue: DurableQueue::open(&path, options.clone()).unwrap(),
             path,
             simulation,
@@ -312,6 +370,7 @@ impl Run {
             name: name.to_owned(),
             next: 0,
             left: 0,
+            dir,
         }
     }
 
@@ -344,6 +403,133 @@ impl Run {
             self.all_durable();
         }
         queue.close().unwrap();
+        self.check();
+    }
+
+    /// A producer beside, which is killed after so many steps on the disk. False when it came to its end before.
+    pub(crate) fn put_killed(&mut self, sync: SyncMode, chunk_size: u64, length: usize, steps: usize) -> bool {
+        let messages = self.attempt(&[length], sync);
+        let own = Options {
+            role: Role::Producer,
+            chunk_size,
+            sync,
+            ..self.options.clone()
+        };
+        let log = self.simulation.scratch.join("steps");
+        std::fs::create_dir_all(&log).unwrap();
+        let mut victim = Spawn::new(&self.dir, "victim").start_forked(|_| {
+            let mortal = Arc::new(Mortal {
+                log: log.clone(),
+                left: AtomicUsize::new(steps),
+            });
+            let own = Options {
+                observer: Some(mortal.clone()),
+                ..own.clone()
+            };
+            let queue = DurableQueue::open(&self.path, own).unwrap();
+            queue.enqueue_many(&messages).unwrap();
+            mortal.note(ACKNOWLEDGED, Path::new(""));
+            queue.close().unwrap();
+            process::exit_now(0);
+        });
+        victim.expect_success(Duration::from_secs(60));
+        let records = Mortal::records(&log);
+        let is_dead = records.len() == steps;
+        for (kind, path, live) in records {
+            match kind.checked_sub(1) {
+                Some(step) => self.simulation.take(STEPS[usize::from(step)], &path, live),
+                None if sync == SyncMode::Always => self.all_durable(),
+                None => {}
+            }
+        }
+        std::fs::remove_dir_all(&log).unwrap();
+        self.check();
+        is_dead
+    }
+
+    /// Whether a killed enqueue has happened is known with the next look.
+    pub(crate) fn count(&mut self) {
+        // What it has left in a stage is counted there, and in the chunk if it got so far.
+        self.queue.sync().unwrap();
+        self.queue.adopt_leftover().unwrap();
+        let found = self.queue.len().unwrap();
+        let missing = self.left.checked_sub(found).filter(|missing| *missing <= 1);
+        let missing = missing.unwrap_or_else(|| panic!("{}: {found} messages, not {}", self.name, self.left));
+        (self.next, self.left) = (self.next - missing, self.left - missing);
+        self.change(|progress, next, _| progress.attempted = next);
+    }
+
+    /// By a consumer that comes and goes, while the queue is open as a producer.
+    pub(crate) fn take_by(&mut self, chunk_size: u64) {
+        let own = Options {
+            role: Role::Consumer,
+            chunk_size,
+            ..self.options.clone()
+        };
+        self.change(|progress, next, left| progress.consumed = (next - left + 1).min(next));
+        let consumer = DurableQueue::open(&self.path, own).unwrap();
+        if consumer.dequeue().unwrap().is_some() {
+            self.left -= 1;
+        }
+        consumer.close().unwrap();
+        self.check();
+    }
+
+    /// Closes the queue and opens it again for something else.
+    pub(crate) fn become_role(&mut self, role: Role) {
+        self.close();
+        self.options.role = role;
+        self.open();
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.queue.close().unwrap();
+        self.check();
+    }
+
+    pub(crate) fn open(&mut self) {
+        self.queue = DurableQueue::open(&self.path, self.options.clone()).unwrap();
+        self.check();
+    }
+
+    pub(crate) fn repair(&mut self) {
+        let report = self.queue.repair().unwrap();
+        assert_eq!(report.problems, [], "{}", self.name);
+        self.check();
+    }
+
+    /// Consumes up to a position.
+    pub(crate) fn commit(&mut self, limit: u64) {
+        let (head, tail) = (self.queue.head_position().unwrap(), self.queue.tail_position().unwrap());
+        let read = self.queue.read_range(head, tail).unwrap();
+        let taken: Vec<&Vec<u8>> = read.iter().take(limit as usize).collect();
+        let bytes: u64 = taken.iter().map(|message| 2 + message.len() as u64).sum();
+        let count = taken.len() as u64;
+        self.change(|progress, next, left| progress.consumed = next - left + count);
+        self.queue.commit(head + bytes).unwrap();
+        self.left -= count;
+        self.check();
+    }
+
+    /// Appends messages that were prepared elsewhere: by one step, or as whole chunks.
+    pub(crate) fn publish(&mut self, lengths: &[usize], small: usize) {
+        let prefix = self.simulation.scratch.join("staged");
+        let mut stage = Stage::new(&prefix, self.queue.chunk_size(), true).unwrap();
+        for message in self.attempt(lengths, SyncMode::Always) {
+            stage.add(&message).unwrap();
+        }
+        for file in stage.finish(small).unwrap() {
+            match file.extension().is_some_and(|extension| extension == "rows") {
+                true => {
+                    let framed = std::fs::read(&file).unwrap();
+                    let tail = self.queue.tail_position().unwrap();
+                    assert!(self.queue.publish_framed(&framed, tail).unwrap());
+                    std::fs::remove_file(&file).unwrap();
+                }
+                false => assert!(self.queue.publish_chunk(&file).unwrap()),
+            }
+        }
+        self.all_durable();
         self.check();
     }
 
@@ -403,6 +589,9 @@ impl Run {
 
     /// Empties and closes the queue; how many images were opened.
     pub(crate) fn finish(mut self) -> usize {
+        if self.options.role != Role::Both {
+            self.become_role(Role::Both);
+        }
         self.clear();
         self.queue.close().unwrap();
         self.check();

@@ -16,6 +16,8 @@ impl Checks {
     /// The end of a session that was not closed, by a kill or a power cut: entries that are in the log and not in the chunk
     /// are written again. Nobody else has the queue open. Returns how many entries were written.
     pub(crate) fn replay(&self, disk: &Disk, chunk: &Chunk) -> Result<usize> {
+        // What a killed process has written may be in memory alone, and the chunk must not be ahead of its log.
+        self.sync(disk)?;
         let header = self.header()?;
         let mut table = Table::new(header.start);
         let mut cursor = Cursor::default();

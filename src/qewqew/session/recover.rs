@@ -58,8 +58,8 @@ impl Session {
         unless_damaged(writer.adopt_leftover(store))?;
         writer.forget();
         drop(writer);
-        if store.sync.is_durable() && !chain.is_empty() {
-            // Whoever was here before may have synced nothing.
+        if store.sync.is_durable() && !store.access.mapped {
+            // Whoever was here before may have synced nothing. Others do this when they have something to append.
             store.sync_chain()?;
         }
         self.check_positions(touched)
