@@ -299,6 +299,27 @@ fn notes_of_commits_say_nothing_about_what_the_original_has_written_since() {
     }
 }
 
+/// Whoever knows where notes are taken for ones can put something like it into a message that ends there.
+#[test]
+fn a_message_that_looks_like_a_note_stays_what_it_is() {
+    let mut note = [&10_u32.to_le_bytes()[..], &10_u32.to_le_bytes(), &[0; 4]].concat();
+    let own = crc32c::crc32c_append(crc32c::crc32c(&1_u16.to_le_bytes()), &note);
+    note.extend_from_slice(&own.to_le_bytes());
+    let message = [vec![7; 400 - 12 - 16], note].concat();
+    for sync in MODES {
+        let dir = TestDir::shm();
+        let path = dir.queue().join("q");
+        let queue = DurableQueue::open(&path, options(400, sync)).unwrap();
+        queue.enqueue(&message).unwrap();
+        queue.sync().unwrap();
+        queue.close().unwrap();
+        let queue = DurableQueue::open(&path, options(400, sync)).unwrap();
+        assert_eq!(queue.peek().unwrap().as_ref(), Some(&message), "{sync:?}");
+        queue.enqueue(b"in the next chunk").unwrap();
+        assert_eq!(queue.dequeue().unwrap().as_ref(), Some(&message), "{sync:?}");
+    }
+}
+
 #[test]
 fn what_the_original_appends_is_read_with_and_without_checksums() {
     let dir = TestDir::shm();

@@ -83,11 +83,15 @@ struct Notes {
 }
 
 impl Notes {
-    /// `None` where there is no place for notes, or something else is in it.
+    /// `None` where there is no place for notes, or something else is in it: a message can hold any bytes.
     fn read(chunk: &Chunk) -> Result<Option<Self>> {
-        let Some(at) = layout::notes_at(chunk.length()) else {
-            return Ok(None);
-        };
+        match layout::notes_at(chunk.length()) {
+            Some(at) if chunk.raw_pointers()?.tail <= at => Notes::read_at(chunk, at),
+            _ => Ok(None),
+        }
+    }
+
+    fn read_at(chunk: &Chunk, at: u32) -> Result<Option<Self>> {
         let mut bytes = [0; NOTES_BYTES as usize];
         chunk.read(at, &mut bytes)?;
         Ok(Notes::decode(&bytes, chunk.id(), at))
@@ -227,9 +231,22 @@ impl Chunk {
 
     /// Takes the notes away where nothing depends on them.
     pub(crate) fn clear_notes(&self, disk: &Disk) -> Result<()> {
-        match Notes::read(self)? {
-            Some(notes) if notes.are_there() => self.write_far(disk, notes.at, &[0; NOTES_BYTES as usize]),
-            _ => Ok(()),
+        self.clear(disk, Notes::read(self)?)
+    }
+
+    /// The same in front of a start over: all that they lead to is consumed, and with the next tail they would lead to something
+    /// else. So would a message in their place that looks like them.
+    pub(crate) fn clear_consumed_notes(&self, disk: &Disk) -> Result<()> {
+        match layout::notes_at(self.length()) {
+            Some(at) => self.clear(disk, Notes::read_at(self, at)?),
+            None => Ok(()),
+        }
+    }
+
+    fn clear(&self, disk: &Disk, notes: Option<Notes>) -> Result<()> {
+        match notes.filter(Notes::are_there) {
+            Some(notes) => self.write_far(disk, notes.at, &[0; NOTES_BYTES as usize]),
+            None => Ok(()),
         }
     }
 

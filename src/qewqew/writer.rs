@@ -387,8 +387,7 @@ impl Last {
         if let Some(checks) = &self.checks {
             checks.start_over(&store.disk, store.sync.is_durable())?;
         }
-        // All that they lead to is consumed, and with the next tail they would lead to something else.
-        self.chunk.clear_notes(&store.disk)?;
+        self.chunk.clear_consumed_notes(&store.disk)?;
         // Nobody else changes the pointers of an exhausted chunk.
         self.chunk.swap_pointers(&store.disk, old, Pointers::EMPTY)?;
         Ok(Pointers::EMPTY)
