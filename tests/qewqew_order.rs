@@ -5,10 +5,12 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use common::dirs::TestDir;
-use tailrace::qewqew::{DurableQueue, Observer, Options, Step, SyncMode};
+use tailrace::qewqew::{DurableQueue, Observer, Options, Role, Step, SyncMode};
 
 /// Looks at the files after every step and notes what must not be.
 struct Rules {
@@ -177,4 +179,74 @@ fn a_synced_enqueue_is_one_sync_where_there_is_room_for_a_note() {
         steps(1 << 20, true),
         ["Stored q.1.crc", "Synced q.1.crc", "Stored q.1", "Stored q.1"]
     );
+}
+
+/// Stops a commit in front of its sync.
+#[derive(Default)]
+struct Barrier {
+    is_armed: AtomicBool,
+    is_reached: AtomicBool,
+    is_open: AtomicBool,
+}
+
+impl Observer for Barrier {
+    fn step(&self, step: Step, _: &Path) {
+        if step == Step::Stored && self.is_armed.swap(false, Ordering::SeqCst) {
+            self.is_reached.store(true, Ordering::SeqCst);
+            let patience = Instant::now() + Duration::from_secs(20);
+            while !self.is_open.load(Ordering::SeqCst) && Instant::now() < patience {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+/// The place of the notes moves when a chunk is made longer: not while a commit may be writing one there, or entries over it.
+/// Whoever only opens the queue does not wait for that: it keeps everybody else from opening and closing.
+#[test]
+fn a_chunk_is_made_longer_between_commits() {
+    let dir = TestDir::shm();
+    let path = dir.queue().join("q");
+    let barrier = Arc::new(Barrier::default());
+    let options = |chunk_size| Options {
+        chunk_size,
+        ..Options::default()
+    };
+    let queue = DurableQueue::open(
+        &path,
+        Options {
+            observer: Some(barrier.clone()),
+            ..options(4000)
+        },
+    )
+    .unwrap();
+    queue.enqueue(&[1; 600]).unwrap();
+    barrier.is_armed.store(true, Ordering::SeqCst);
+    let length = || std::fs::metadata(dir.queue().join("q.1")).unwrap().len();
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(|| queue.enqueue(&[2; 600]));
+        while !barrier.is_reached.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let begun = Instant::now();
+        let larger = DurableQueue::open(
+            &path,
+            Options {
+                role: Role::Producer,
+                ..options(5000)
+            },
+        )
+        .unwrap();
+        let waited = begun.elapsed();
+        let behind = scope.spawn(move || larger.enqueue(&[3; 600]));
+        std::thread::sleep(Duration::from_millis(200));
+        let meanwhile = length();
+        barrier.is_open.store(true, Ordering::SeqCst);
+        slow.join().unwrap().unwrap();
+        behind.join().unwrap().unwrap();
+        assert!(waited < Duration::from_secs(10), "opening took {waited:?}");
+        assert_eq!((meanwhile, length()), (4000, 5000));
+    });
+    let expected: Vec<Vec<u8>> = (1..=3).map(|i| vec![i; 600]).collect();
+    assert_eq!(queue.dequeue_many(9).unwrap(), expected);
 }

@@ -111,7 +111,7 @@ impl Session {
             });
         }
         if let Some(side) = self.store.side.as_ref().filter(|_| options.role.produces()) {
-            side.agree_on(self.store.chunk_size)?;
+            side.agree_on(self.store.chunk_size);
             if !options.sync.is_durable() {
                 side.add_unsynced_producer();
             }

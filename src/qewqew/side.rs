@@ -17,7 +17,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::layout::{ChunkId, signal};
-use super::store::Store;
 use crate::os::clock::boot_id;
 use crate::os::file::{self, Unlinked};
 use crate::shared::lock::{Guard, Lock};
@@ -146,24 +145,22 @@ impl Side {
             .acquire(wait, nothing_to_repair as fn(u64))
     }
 
-    /// Tells of the chunk size of a producer. The first one with another size ends notes for everybody, and waits for the
-    /// commit that may be leaving one.
-    pub(crate) fn agree_on(&self, chunk_size: u32) -> Result<()> {
+    /// Tells of the chunk size of a producer. The first one with another size ends notes for everybody; a commit that is leaving
+    /// one has done so before anybody makes the chunk longer, which takes the commit lock.
+    pub(crate) fn agree_on(&self, chunk_size: u32) {
         let word = self.region.u32(signal::CHUNK_SIZE);
         let agreed = word.compare_exchange(0, chunk_size, Ordering::SeqCst, Ordering::SeqCst);
         if agreed.is_err_and(|known| known != chunk_size) {
             // SYNC: chunk sizes (with `is_agreed`), ordered by the commit lock.
             word.store(SEVERAL, Ordering::SeqCst);
-            drop(self.commit_lock(Store::patience())?);
         }
-        Ok(())
     }
 
-    /// Whether all producers have this chunk size; for whoever holds the commit lock it stays so.
+    /// Whether all producers have the same chunk size; as long as it is so, no chunk is made longer under the commit lock.
     #[inline]
-    pub(crate) fn is_agreed(&self, chunk_size: u32) -> bool {
+    pub(crate) fn is_agreed(&self) -> bool {
         // SYNC: chunk sizes (with `agree_on`)
-        self.region.u32(signal::CHUNK_SIZE).load(Ordering::SeqCst) == chunk_size
+        self.region.u32(signal::CHUNK_SIZE).load(Ordering::SeqCst) != SEVERAL
     }
 
     /// Tells that a producer has come that syncs nothing.

@@ -75,7 +75,7 @@ impl Store {
     /// Whether commits may leave notes: they lie where everybody knows, and lead to every tail.
     #[inline]
     pub(crate) fn leaves_notes(&self) -> bool {
-        let can = |side: &Side| side.is_agreed(self.chunk_size) && !side.has_unsynced_producer();
+        let can = |side: &Side| side.is_agreed() && !side.has_unsynced_producer();
         self.side.as_ref().is_some_and(can)
     }
 

@@ -38,13 +38,23 @@ pub(crate) enum Stop {
     Done,
     /// The stage is full: commit, then go on.
     StageFull,
-    /// The chunk is full, or there is none: commit, then start a new one.
+    /// The chunk is full, too short, or there is none: commit, then make it longer or start a new one.
     ChunkFull,
 }
 
 impl Writer {
-    /// The last chunk of the chain, ready to be appended to; `None` when there is no chunk at all.
+    /// The last chunk of the chain; `None` when there is no chunk at all.
     fn locate(&mut self, store: &Store) -> Result<Option<&Last>> {
+        self.locate_with(store, 0)
+    }
+
+    /// The same, ready to be appended to: as long as the chunks of this handle. Nothing is staged, or the caller holds the
+    /// commit lock, too: a commit may be writing where the notes are.
+    fn locate_whole(&mut self, store: &Store) -> Result<Option<&Last>> {
+        self.locate_with(store, store.chunk_size)
+    }
+
+    fn locate_with(&mut self, store: &Store, length: u32) -> Result<Option<&Last>> {
         store.sync_past()?;
         let epoch = store.epoch();
         if self.epoch != epoch {
@@ -53,19 +63,19 @@ impl Writer {
         let known_last = match &self.last {
             // A handle with larger chunks may have made it longer, and written there.
             Some(last) => {
-                let is_last = last.chunk.next()?.is_none() && last.chunk.length() >= store.chunk_size;
+                let is_last = last.chunk.next()?.is_none() && last.chunk.length() >= length;
                 is_last && last.chunk.pointers()?.is_some()
             }
             None => false,
         };
         if !known_last {
-            self.last = self.walk(store)?;
+            self.last = self.walk(store, length)?;
         }
         Ok(self.last.as_ref())
     }
 
     #[cold]
-    fn walk(&mut self, store: &Store) -> Result<Option<Last>> {
+    fn walk(&mut self, store: &Store, length: u32) -> Result<Option<Last>> {
         let mut missed = None;
         let mut start = self.last.take().map(|last| last.chunk.id());
         loop {
@@ -79,7 +89,7 @@ impl Writer {
                     passed.push(id);
                 }
                 match store.glance(id).and_then(|chunk| chunk.next()) {
-                    Ok(None) => match self.open_last(store, id) {
+                    Ok(None) => match self.open_last(store, id, length) {
                         Err(Error::NotFound(_)) => break id,
                         opened => {
                             if !passed.is_empty() {
@@ -108,13 +118,13 @@ impl Writer {
         }
     }
 
-    fn open_last(&mut self, store: &Store, id: ChunkId) -> Result<Last> {
+    fn open_last(&mut self, store: &Store, id: ChunkId, length: u32) -> Result<Last> {
         let mut chunk = store.open_chunk(id)?;
-        if chunk.length() < store.chunk_size {
+        if chunk.length() < length {
             // They would be somewhere in the middle.
             chunk.settle_notes(&store.disk)?;
         }
-        if chunk.extend(store.chunk_size)? {
+        if chunk.extend(length)? {
             chunk = store.open_chunk(id)?;
         }
         let path = store.names.checks(id);
@@ -145,7 +155,8 @@ impl Writer {
     pub(crate) fn stage(&mut self, store: &Store, side: &Side, messages: &[&[u8]]) -> Result<(usize, Stop)> {
         let limit = store.chunk_size;
         let mut buffer = std::mem::take(&mut self.buffer);
-        let Some(last) = self.locate(store)? else {
+        // One of a handle with smaller chunks is made longer under both locks.
+        let Some(last) = self.locate(store)?.filter(|last| last.chunk.length() >= limit) else {
             return Ok((0, Stop::ChunkFull));
         };
         let mut end = match side.staged_end() {
@@ -172,10 +183,10 @@ impl Writer {
         Ok((count, stop))
     }
 
-    /// Whether a message fits into the last chunk as it is now.
+    /// Whether a message fits into the last chunk as it is now, made as long as the chunks of this handle.
     pub(crate) fn has_room(&mut self, store: &Store, length: usize) -> Result<bool> {
         let limit = store.chunk_size;
-        Ok(match self.locate(store)? {
+        Ok(match self.locate_whole(store)? {
             Some(last) => u64::from(last.ready(store)?.tail) + entry_bytes(length) <= limit.into(),
             None => false,
         })
@@ -220,7 +231,7 @@ impl Writer {
         let is_behind = |last: &Last| staged.end() > last.chunk.length().into();
         // Staged by a handle with larger chunks, which has made the file longer since it was opened here.
         if self.locate(store)?.is_some_and(is_behind) {
-            self.last = self.walk(store)?;
+            self.last = self.walk(store, 0)?;
         }
         match &self.last {
             Some(last) if last.chunk.id() == staged.chunk => Ok(Target(last.clone())),
@@ -236,7 +247,7 @@ impl Writer {
     pub(crate) fn append(&mut self, store: &Store, messages: &[&[u8]], durable: bool) -> Result<()> {
         let mut rest = messages;
         while !rest.is_empty() {
-            let done = match self.locate(store)? {
+            let done = match self.locate_whole(store)? {
                 Some(last) => last.fill(store, rest, durable)?,
                 None => 0,
             };

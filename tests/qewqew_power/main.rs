@@ -14,7 +14,7 @@ use common::{announce, rounds};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use simulation::Run;
-use tailrace::qewqew::{Options, SyncMode};
+use tailrace::qewqew::{Options, Role, SyncMode};
 
 /// Bytes of a chunk of which the first note lies across two sectors.
 const TORN_NOTES: u64 = 1024 + 20;
@@ -226,5 +226,33 @@ fn what_killed_producers_leave_is_put_in_order_before_anything_depends_on_it() {
                 }
             }
         }
+    }
+}
+
+/// Whoever consumes may commit what producers have staged, with whatever chunk size it was opened.
+#[test]
+fn a_consumer_with_another_chunk_size_does_not_move_the_place_of_the_notes() {
+    let _dog = Watchdog::start("a consumer's chunk size", Duration::from_secs(600));
+    for other in [SIZE - 1000, SIZE, SIZE + 1000] {
+        let options = Options {
+            chunk_size: SIZE,
+            sync: SyncMode::Group,
+            role: Role::Producer,
+            ..Options::default()
+        };
+        let mut run = Run::start(&format!("a consumer with chunks of {other}"), options, 1, 256);
+        run.put(&[600]);
+        run.put(&[600]);
+        run.sync();
+        for _ in 0..3 {
+            run.take_by(other);
+        }
+        for _ in 0..4 {
+            run.put(&[300]);
+            run.take_by(other);
+            run.put(&[300]);
+            run.sync();
+        }
+        run.finish();
     }
 }
