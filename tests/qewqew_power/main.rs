@@ -46,7 +46,19 @@ fn simulate(seed: u64, sync: SyncMode, crc: bool, operations: usize, effort: usi
                 let lengths: Vec<usize> = (0..rng.random_range(1..4)).map(|_| rng.random_range(20..100)).collect();
                 run.put_beside(sync, size, &lengths);
             }
-            55..85 => run.take(),
+            55..58 => {
+                let size = [chunk_size, chunk_size, chunk_size + 100][rng.random_range(0..3)];
+                let sync = [SyncMode::Always, SyncMode::Group][rng.random_range(0..2)];
+                run.put_killed(sync, size, rng.random_range(20..200), rng.random_range(1..14));
+                run.count();
+            }
+            58..60 if seed % 20 != 0 => {
+                let lengths: Vec<usize> = (0..rng.random_range(1..5)).map(|_| rng.random_range(20..150)).collect();
+                run.publish(&lengths, [0, 150][rng.random_range(0..2)]);
+            }
+            60..62 if seed % 20 != 0 => run.commit(rng.random_range(0..4)),
+            62..63 => run.repair(),
+            63..85 => run.take(),
             85..90 => run.sync(),
             90..93 => run.clear(),
             93..96 => run.take_many(rng.random_range(1..10)),
@@ -205,7 +217,7 @@ fn what_killed_producers_leave_is_put_in_order_before_anything_depends_on_it() {
                     ..Options::default()
                 };
                 let name = format!("killed after {steps} steps, {before} before, survivor={has_survivor} crc={crc}");
-                let mut run = Run::start(&name, options, 1, 32);
+                let mut run = Run::start(&name, options, 1, 16);
                 for _ in 0..before {
                     run.put(&[600]);
                 }
@@ -217,13 +229,53 @@ fn what_killed_producers_leave_is_put_in_order_before_anything_depends_on_it() {
                     run.open();
                 }
                 run.count();
-                for _ in 0..8 {
+                for _ in 0..3 {
                     run.put(&[600]);
                 }
                 run.finish();
                 if !is_dead {
                     break;
                 }
+            }
+        }
+    }
+}
+
+/// The same for consumers: what they have removed is not referred to, whoever goes on.
+#[test]
+fn what_killed_consumers_leave_is_put_in_order_before_anything_depends_on_it() {
+    let _dog = Watchdog::start("killed consumers and cuts", Duration::from_secs(600));
+    let works: [fn(&mut Run, SyncMode, usize) -> bool; 2] = [Run::take_killed, Run::clear_killed];
+    for scene in 0..32 {
+        let is = |bit: usize| scene >> bit & 1 == 1;
+        let (crc, has_survivor, work) = (is(0), is(1), works[usize::from(is(2))]);
+        let before = if is(3) { 3 } else { 1 };
+        let sync = if is(4) { SyncMode::Never } else { SyncMode::Always };
+        for steps in 1.. {
+            let options = Options {
+                chunk_size: 700,
+                crc,
+                role: Role::Producer,
+                ..Options::default()
+            };
+            let name = format!("scene {scene}, killed after {steps} steps");
+            let mut run = Run::start(&name, options, 1, 32);
+            for _ in 0..before {
+                run.put(&[600]);
+            }
+            if !has_survivor {
+                run.close();
+            }
+            let is_dead = work(&mut run, sync, steps);
+            if !has_survivor {
+                run.open();
+            }
+            run.count_taken();
+            run.put(&[600]);
+            run.put(&[30]);
+            run.finish();
+            if !is_dead {
+                break;
             }
         }
     }

@@ -273,7 +273,10 @@ impl Simulation {
         // Of what nobody synced any part can be there, and a repair may bring back what was consumed.
         let strict = |sequence: &&u64| !progress.is_loose || needed.contains(sequence);
         let kept: Vec<u64> = found.iter().filter(strict).copied().collect();
-        let in_order = kept.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+        // Of consumed ones any part may come again.
+        let in_order = kept
+            .windows(2)
+            .all(|pair| pair[0] + 1 == pair[1] || pair[0] < pair[1] && pair[1] <= progress.consumed);
         let complete = needed.clone().all(|sequence| found.contains(&sequence));
         let invented = found.iter().any(|sequence| *sequence >= progress.attempted);
         if in_order && complete && !invented {
@@ -313,12 +316,19 @@ impl Mortal {
     }
 
     fn records(log: &Path) -> Vec<(u8, PathBuf, Vec<u8>)> {
-        let mut names: Vec<PathBuf> = std::fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let mut names: Vec<PathBuf> = std::fs::read_dir(log)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
         names.sort();
         let parsed = names.into_iter().map(|name| {
             let record = std::fs::read(name).unwrap();
             let (path, live) = record[2..].split_at(usize::from(record[1]));
-            (record[0], PathBuf::from(std::str::from_utf8(path).unwrap()), live.to_vec())
+            (
+                record[0],
+                PathBuf::from(std::str::from_utf8(path).unwrap()),
+                live.to_vec(),
+            )
         });
         parsed.collect()
     }
@@ -415,6 +425,33 @@ impl Run {
             sync,
             ..self.options.clone()
         };
+        let is_durable = sync == SyncMode::Always;
+        self.killed(own, steps, is_durable, |queue| queue.enqueue_many(&messages).unwrap())
+    }
+
+    /// The same by a consumer, which takes a message.
+    pub(crate) fn take_killed(&mut self, sync: SyncMode, steps: usize) -> bool {
+        self.change(|progress, next, left| progress.consumed = (next - left + 1).min(next));
+        self.killed(self.consumer(sync), steps, false, |queue| {
+            drop(queue.dequeue().unwrap())
+        })
+    }
+
+    /// The same by a consumer, which takes all of them.
+    pub(crate) fn clear_killed(&mut self, sync: SyncMode, steps: usize) -> bool {
+        self.change(|progress, next, _| progress.consumed = next);
+        self.killed(self.consumer(sync), steps, false, |queue| drop(queue.clear().unwrap()))
+    }
+
+    fn consumer(&self, sync: SyncMode) -> Options {
+        Options {
+            role: Role::Consumer,
+            sync,
+            ..self.options.clone()
+        }
+    }
+
+    fn killed(&self, own: Options, steps: usize, is_durable: bool, work: impl FnOnce(&DurableQueue)) -> bool {
         let log = self.simulation.scratch.join("steps");
         std::fs::create_dir_all(&log).unwrap();
         let mut victim = Spawn::new(&self.dir, "victim").start_forked(|_| {
@@ -427,7 +464,7 @@ impl Run {
                 ..own.clone()
             };
             let queue = DurableQueue::open(&self.path, own).unwrap();
-            queue.enqueue_many(&messages).unwrap();
+            work(&queue);
             mortal.note(ACKNOWLEDGED, Path::new(""));
             queue.close().unwrap();
             process::exit_now(0);
@@ -438,7 +475,7 @@ impl Run {
         for (kind, path, live) in records {
             match kind.checked_sub(1) {
                 Some(step) => self.simulation.take(STEPS[usize::from(step)], &path, live),
-                None if sync == SyncMode::Always => self.all_durable(),
+                None if is_durable => self.all_durable(),
                 None => {}
             }
         }
@@ -457,6 +494,11 @@ impl Run {
         let missing = missing.unwrap_or_else(|| panic!("{}: {found} messages, not {}", self.name, self.left));
         (self.next, self.left) = (self.next - missing, self.left - missing);
         self.change(|progress, next, _| progress.attempted = next);
+    }
+
+    /// As [`Self::count`], of what a killed consumer has taken.
+    pub(crate) fn count_taken(&mut self) {
+        self.left = self.queue.len().unwrap();
     }
 
     /// By a consumer that comes and goes, while the queue is open as a producer.

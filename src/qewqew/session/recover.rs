@@ -169,6 +169,8 @@ impl Session {
             let Ok(chunk) = store.glance(id) else { continue };
             let pointers = chunk.raw_pointers()?;
             if pointers.are_within(chunk.length()) && pointers.is_exhausted() && chunk.next()?.is_none() {
+                // Whoever was killed here had perhaps not synced that there is no first chunk.
+                store.head.sync(&store.disk)?;
                 store.disk.unlink(&store.names.checks(id))?;
                 store.disk.unlink(&store.names.chunk(id))?;
             }

@@ -46,6 +46,8 @@ impl Writer {
             return Err(in_the_way("it is not a chunk"));
         }
         if pointers.is_exhausted() {
+            // What is removed must not be the first chunk after a power cut.
+            store.head.sync(&store.disk)?;
             store.disk.unlink(&store.names.checks(id))?;
             return store.disk.unlink(&path);
         }

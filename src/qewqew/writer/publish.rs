@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::Writer;
+use crate::qewqew::disk::Step;
 use crate::qewqew::layout::{ChunkId, entry_bytes};
 use crate::qewqew::store::Store;
 use crate::{Error, Result};
@@ -11,7 +12,7 @@ impl Writer {
     /// Appends messages by one move of a tail or one new chunk. They must fit into one chunk.
     pub(crate) fn append_whole(&mut self, store: &Store, messages: &[&[u8]]) -> Result<()> {
         let bytes: u64 = messages.iter().map(|message| entry_bytes(message.len())).sum();
-        let fits = match self.locate(store)? {
+        let fits = match self.locate_whole(store)? {
             Some(last) => u64::from(last.ready(store)?.tail) + bytes <= store.chunk_size.into(),
             None => false,
         };
@@ -58,6 +59,7 @@ impl Writer {
         }
         std::fs::rename(staged, &place)
             .map_err(|error| Error::io(format!("moving {} to {}", staged.display(), place.display()), error))?;
+        store.disk.note(Step::Linked, &place);
         if store.sync.is_durable() {
             store.disk.sync_directory()?;
         }
