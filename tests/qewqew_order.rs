@@ -250,3 +250,49 @@ fn a_chunk_is_made_longer_between_commits() {
     let expected: Vec<Vec<u8>> = (1..=3).map(|i| vec![i; 600]).collect();
     assert_eq!(queue.dequeue_many(9).unwrap(), expected);
 }
+
+/// What a handle without syncs has left is on the disk before something durable is appended behind it, few chunks or many; and
+/// nobody waits for that who only takes messages.
+#[test]
+fn what_was_not_synced_is_synced_before_the_first_durable_enqueue() {
+    for chunks in [3, 100] {
+        let dir = TestDir::shm();
+        let path = dir.queue().join("q");
+        let options = |sync| Options {
+            chunk_size: 60,
+            sync,
+            ..Options::default()
+        };
+        let queue = DurableQueue::open(&path, options(SyncMode::Never)).unwrap();
+        queue.enqueue_many(&vec![[1; 40]; chunks]).unwrap();
+        queue.close().unwrap();
+        let rules = Arc::new(Rules {
+            dir: dir.queue(),
+            durable: true,
+            seen: Mutex::default(),
+        });
+        let queue = DurableQueue::open(
+            &path,
+            Options {
+                observer: Some(rules.clone()),
+                ..options(SyncMode::Always)
+            },
+        )
+        .unwrap();
+        assert_eq!(queue.peek().unwrap().unwrap(), [1; 40]);
+        assert_eq!(rules.seen.lock().unwrap().steps, [], "for a message that is only read");
+        queue.enqueue(&[2; 40]).unwrap();
+        let steps = std::mem::take(&mut rules.seen.lock().unwrap().steps);
+        let first = steps.iter().position(|(step, _)| *step == Step::Stored).unwrap();
+        let synced: BTreeSet<&str> = steps[..first]
+            .iter()
+            .filter(|(step, _)| *step == Step::Synced)
+            .map(|(_, name)| name.as_str())
+            .collect();
+        assert!(synced.contains("q"));
+        let missing: Vec<usize> = (1..=chunks)
+            .filter(|id| !synced.contains(format!("q.{id}").as_str()))
+            .collect();
+        assert_eq!(missing, [0; 0]);
+    }
+}

@@ -70,7 +70,7 @@ impl DurableQueue {
             side.arrivals().notify_all_fenced();
             return Ok(true);
         }
-        if !side.has_staged() && !writer.has_room(store, message.len())? {
+        if side.has_unsynced_past() || !side.has_staged() && !writer.has_room(store, message.len())? {
             return Ok(false);
         }
         self.admit(session, side, Size::of(&[message]))?;

@@ -192,6 +192,10 @@ fn repair_alone(session: &Session, reader: &mut Reader, writer: &mut Writer) -> 
         side.empty_stage(0);
         side.empty_stage(1);
     }
+    if let Some(side) = &store.side {
+        // Which of the chunks a handle without syncs has left nobody knows any more.
+        side.set_unsynced_past(true);
+    }
     Ok(report)
 }
 
