@@ -102,7 +102,9 @@ impl Store {
         if together {
             self.head.sync_file_system()?;
         }
-        for id in ids {
+        self.disk.sync_directory()?;
+        // The last one first: what has not been synced is not referred to from what has.
+        for id in ids.iter().rev() {
             match self.glance(*id) {
                 Ok(chunk) => {
                     match together {
@@ -123,7 +125,6 @@ impl Store {
                 }
             }
         }
-        self.disk.sync_directory()?;
         self.head.sync(&self.disk)?;
         // A producer may have been killed between the last two steps of leaving them.
         left.iter().try_for_each(|chunk| chunk.clear_notes(&self.disk))

@@ -598,12 +598,7 @@ impl Run {
 
     pub(crate) fn sync(&mut self) {
         self.queue.sync().unwrap();
-        // What another handle has appended without syncs is not this one's to sync.
-        self.change(|progress, next, _| {
-            if !progress.is_loose {
-                progress.durable = next;
-            }
-        });
+        self.all_that_is_ours_durable();
         self.check();
     }
 
@@ -611,7 +606,7 @@ impl Run {
     pub(crate) fn reopen(&mut self, sync: SyncMode) {
         self.queue.close().unwrap();
         if self.options.sync != SyncMode::Never {
-            self.all_durable();
+            self.all_that_is_ours_durable();
         }
         self.options.sync = sync;
         self.queue = DurableQueue::open(&self.path, self.options.clone()).unwrap();
@@ -652,6 +647,15 @@ impl Run {
             progress.is_loose |= sync == SyncMode::Never;
         });
         messages
+    }
+
+    /// What another handle has appended without syncs is not this one's to sync.
+    fn all_that_is_ours_durable(&self) {
+        self.change(|progress, next, _| {
+            if !progress.is_loose {
+                progress.durable = next;
+            }
+        });
     }
 
     fn all_durable(&self) {
