@@ -52,11 +52,11 @@ fn simulate(seed: u64, sync: SyncMode, crc: bool, operations: usize, effort: usi
                 run.put_killed(sync, size, rng.random_range(20..200), rng.random_range(1..14));
                 run.count();
             }
-            58..60 if seed % 20 != 0 => {
+            58..60 if !seed.is_multiple_of(20) => {
                 let lengths: Vec<usize> = (0..rng.random_range(1..5)).map(|_| rng.random_range(20..150)).collect();
                 run.publish(&lengths, [0, 150][rng.random_range(0..2)]);
             }
-            60..62 if seed % 20 != 0 => run.commit(rng.random_range(0..4)),
+            60..62 if !seed.is_multiple_of(20) => run.commit(rng.random_range(0..4)),
             62..63 => run.repair(),
             63..85 => run.take(),
             85..90 => run.sync(),

@@ -440,7 +440,9 @@ impl Run {
     /// The same by a consumer, which takes all of them.
     pub(crate) fn clear_killed(&mut self, sync: SyncMode, steps: usize) -> bool {
         self.change(|progress, next, _| progress.consumed = next);
-        self.killed(self.consumer(sync), steps, false, |queue| drop(queue.clear().unwrap()))
+        self.killed(self.consumer(sync), steps, false, |queue| {
+            assert!(queue.clear().unwrap())
+        })
     }
 
     fn consumer(&self, sync: SyncMode) -> Options {
