@@ -204,27 +204,32 @@ fn what_was_not_synced_does_not_hide_what_was() {
     }
 }
 
-/// A producer is killed at every step of a commit and of a spill; then nobody or somebody goes on, and the power fails.
+/// A producer is killed at every step of a commit, of a spill, of making a chunk longer and of starting it over; then nobody or somebody goes on, and the power fails.
 #[test]
 fn what_killed_producers_leave_is_put_in_order_before_anything_depends_on_it() {
     let _dog = Watchdog::start("kills and cuts", Duration::from_secs(600));
     for crc in [false, true] {
-        for (has_survivor, before) in [(false, 1), (false, 6), (true, 1), (true, 6)] {
+        let scenes = [(1, 0, SIZE), (6, 0, SIZE), (2, 0, SIZE + 1000), (2, 2, SIZE)];
+        for (has_survivor, (before, taken, size)) in [false, true]
+            .into_iter()
+            .flat_map(|survivor| scenes.map(|scene| (survivor, scene)))
+        {
             for steps in 1.. {
                 let options = Options {
                     chunk_size: SIZE,
                     crc,
                     ..Options::default()
                 };
-                let name = format!("killed after {steps} steps, {before} before, survivor={has_survivor} crc={crc}");
+                let name = format!("{steps} steps, {before} {taken} {size}, survivor={has_survivor} crc={crc}");
                 let mut run = Run::start(&name, options, 1, 16);
                 for _ in 0..before {
                     run.put(&[600]);
                 }
+                run.take_many(taken);
                 if !has_survivor {
                     run.close();
                 }
-                let is_dead = run.put_killed(SyncMode::Always, SIZE, 600, steps);
+                let is_dead = run.put_killed(SyncMode::Always, size, 600, steps);
                 if !has_survivor {
                     run.open();
                 }
