@@ -14,11 +14,13 @@
 //!   the notes away first ([`Chunk::settle_notes`]). A chunk that is left or closed has none: every byte is as the original
 //!   would have it. For the same reason other bytes that are found there, left over in a chunk that has started over, are not
 //!   touched: such a chunk is committed with two syncs.
-//! - Where they lie depends on the length of the file, so producers with different chunk sizes do without them
+//! - Where they lie depends on the length of the file, which producers alone change, under the commit lock (or with nothing to
+//!   commit): those with different chunk sizes do without notes
 //!   (`Side::agree_on`), as does `network=True`, where nobody can tell. So do producers beside one that syncs nothing: it
 //!   moves tails that no note leads to.
 //! - The original knows nothing of notes: when it is the first to open a queue after a power cut, it does not see the last
-//!   commit. Ours has to come first then.
+//!   commit. Ours has to come first then. And where it has started a chunk over, behind a kill or a cut, and has written the very
+//!   messages again that were there, up to where a note begins, that note leads to one more.
 
 use super::chunk::Chunk;
 use super::disk::Disk;
