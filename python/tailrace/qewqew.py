@@ -28,10 +28,10 @@ at the same time. A second consumer gets :class:`tailrace.AlreadyOpen`, and so d
 the queue open, and the original while anybody of us has.
 
 **After a kill or a power cut** let one of us open the queue before the original does: with ``sync="group"`` messages
-may still wait in ``NAME.signal``, with ``crc=True`` the log may have messages that are not in their chunk yet, and after
-a power cut the pointer to the end of the last chunk may be one commit behind the messages. Opening puts all of them
-where the original looks for them. What the original has appended before that may be overwritten by them, or reported
-as damage, since nobody noted how the chunk was left.
+may still wait in ``NAME.signal``, with ``crc=True`` the log may have messages that are not in their chunk yet, and
+after a power cut the pointer to the end of the last chunk may be one commit behind the messages. Opening puts all of
+them where the original looks for them, and a :class:`RangeReader`. What the original has appended before that may be
+overwritten by them, or reported as damage, since nobody noted how the chunk was left.
 
 **Reading without consuming**: positions are absolute and stay valid whatever others do. ``read_range`` needs no lock,
 so any process that sees the files can read, and only ``commit`` consumes:
