@@ -301,23 +301,56 @@ unsafe impl Message for crate::conq::LeaseBytes<'_> {
     }
 }
 
+// SAFETY: `ReadHold::copy_to` checks the length and writes every byte.
+unsafe impl Message for crate::ring::ReadHold<'_> {
+    #[inline]
+    fn len(&self) -> usize {
+        self.size()
+    }
+
+    #[inline]
+    fn copy_to(&self, out: &mut [MaybeUninit<u8>]) {
+        self.copy_to(out);
+    }
+}
+
 /// A new `bytes` object with the message, copied once.
 #[inline]
 pub(crate) fn message_bytes<'py>(py: Python<'py>, message: &impl Message) -> PyResult<Bound<'py, PyBytes>> {
-    let len = message.len();
-    let size = ffi::Py_ssize_t::try_from(len).expect("no allocation is larger than isize::MAX");
-    // SAFETY: no bytes are read with a null pointer, they are left uninitialised.
-    let made = unsafe { ffi::PyBytes_FromStringAndSize(std::ptr::null(), size) };
-    // SAFETY: a new reference, or null with an exception set.
-    let made = unsafe { Bound::from_owned_ptr_or_err(py, made) }?;
-    // SAFETY: it was made as `bytes`.
-    let made = unsafe { made.cast_into_unchecked::<PyBytes>() };
-    // SAFETY: a live `bytes` object.
-    let start = unsafe { ffi::PyBytes_AsString(made.as_ptr()) };
-    // SAFETY: `len` bytes belong to the new object, and nobody else has it yet.
-    let room = unsafe { std::slice::from_raw_parts_mut(start.cast::<MaybeUninit<u8>>(), len) };
-    message.copy_to(room);
-    Ok(made)
+    Ok(Blank::new(py, message.len())?.filled(message))
+}
+
+/// A `bytes` object that nobody has yet, to be filled with a message: made before that is taken out of a queue where it could
+/// not be given back if there were no memory.
+pub(crate) struct Blank<'py> {
+    made: Bound<'py, PyBytes>,
+    len: usize,
+}
+
+impl<'py> Blank<'py> {
+    /// Room for `len` bytes.
+    #[inline]
+    pub(crate) fn new(py: Python<'py>, len: usize) -> PyResult<Self> {
+        let size = ffi::Py_ssize_t::try_from(len).expect("no allocation is larger than isize::MAX");
+        // SAFETY: no bytes are read with a null pointer, they are left uninitialised.
+        let made = unsafe { ffi::PyBytes_FromStringAndSize(std::ptr::null(), size) };
+        // SAFETY: a new reference, or null with an exception set.
+        let made = unsafe { Bound::from_owned_ptr_or_err(py, made) }?;
+        // SAFETY: it was made as `bytes`.
+        let made = unsafe { made.cast_into_unchecked::<PyBytes>() };
+        Ok(Blank { made, len })
+    }
+
+    /// The object with the message, which has the length that there is room for.
+    #[inline]
+    pub(crate) fn filled(self, message: &impl Message) -> Bound<'py, PyBytes> {
+        // SAFETY: a live `bytes` object.
+        let start = unsafe { ffi::PyBytes_AsString(self.made.as_ptr()) };
+        // SAFETY: `len` bytes belong to the new object, and nobody else has it yet.
+        let room = unsafe { std::slice::from_raw_parts_mut(start.cast::<MaybeUninit<u8>>(), self.len) };
+        message.copy_to(room);
+        self.made
+    }
 }
 
 #[pymethods]

@@ -1,5 +1,6 @@
 //! `tailrace.ring`: fixed slots, the oldest message overwritten when all are full.
 
+mod batches;
 mod handle;
 
 use std::path::PathBuf;
@@ -29,8 +30,6 @@ pub(crate) mod ring {
 
 /// How long `enqueue` waits for a participant that was stopped where it is in the way of everybody.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The most messages for which a batch makes room in advance; more come as they come.
-const RESERVE: usize = 1 << 16;
 
 /// A ring of fixed slots in shared memory: the latest messages of any number of writers, for any number of readers.
 ///
@@ -225,10 +224,7 @@ impl Queue {
             return Err(too_large(longer, limit).into());
         }
         let queue = self.open_queue()?;
-        let mut patience = Patience::new(timeout);
-        for message in &slices {
-            self.handle.put_within(py, &queue, message, &mut patience)?;
-        }
+        self.handle.put_all(py, &queue, &slices, &mut Patience::new(timeout))?;
         Ok(slices.len())
     }
 
@@ -241,19 +237,18 @@ impl Queue {
         timeout: Option<Timeout>,
     ) -> PyResult<Bound<'py, PyList>> {
         let queue = self.open_queue()?;
-        let list = PyList::empty(py);
         if n == 0 {
-            return Ok(list);
+            return Ok(PyList::empty(py));
         }
-        list.append(self.take(py, timeout)?.1)?;
-        while list.len() < n {
-            match take_now(py, &queue) {
-                Ok(Some((_, message))) => list.append(message)?,
-                // What went wrong after the first message shows at the next call: these are taken already.
-                Ok(None) | Err(_) => break,
-            }
+        let mut taken = Vec::new();
+        batches::take(py, &queue, n, &mut taken)?;
+        if taken.is_empty() {
+            taken.push(self.take(py, timeout)?.1);
+            // What goes wrong after the first message shows at the next call: that one is taken already.
+            let _ = batches::take(py, &queue, n, &mut taken);
         }
-        Ok(list)
+        // Made when no slot is held: making a list may run the garbage collector.
+        PyList::new(py, taken)
     }
 
     /// As `get_many`, as a pyarrow array that was filled without a Python object for any message.
@@ -266,16 +261,19 @@ impl Queue {
     ) -> PyResult<Bound<'py, PyAny>> {
         let queue = self.open_queue()?;
         pyarrow(py)?;
-        let size = queue.message_bytes();
-        let expected = n.min(queue.len()).min(RESERVE);
-        let mut batch = BatchBuilder::with_capacity(expected, expected.saturating_mul(size));
-        let now = |out: &mut [u8]| queue.try_dequeue_into(out)?.map(drop).ok_or(Error::Empty);
-        if n > 0 && matches!(batch.append_with(size, now), Err(Error::Empty)) {
-            let first = self.handle.wait_for_message(py, &queue, timeout)?;
-            batch.append(&first.data)?;
+        let mut array = batches::array_for(&queue, n);
+        batches::append(&queue, n, &mut array)?;
+        if n > 0 && array.len() == 0 {
+            let size = queue.message_bytes();
+            let now = |out: &mut [u8]| queue.try_dequeue_into(out)?.map(drop).ok_or(Error::Empty);
+            match array.append_with(size, now) {
+                Err(Error::Empty) => array.append(&self.handle.wait_for_message(py, &queue, timeout)?.data)?,
+                appended => appended?,
+            }
+            // What goes wrong after the first message shows at the next call: that one is taken already.
+            let _ = batches::append(&queue, n, &mut array);
         }
-        while batch.len() < n && batch.room() >= size && batch.append_with(size, now).is_ok() {}
-        MessageBatch::to_pyarrow(&Bound::new(py, batch.finish()?)?)
+        MessageBatch::to_pyarrow(&Bound::new(py, array.finish()?)?)
     }
 
     /// Messages in the queue: a moment's view.

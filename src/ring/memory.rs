@@ -1,5 +1,6 @@
 //! The words of a ring by name: the only place where an offset meets a region.
 
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use super::layout::{
@@ -115,8 +116,8 @@ impl Memory {
     /// The lock word of a slot now. Where it is 0, what the last holder wrote is seen: data and stamp.
     #[inline]
     pub(super) fn holder(&self, slot: u32) -> u64 {
-        // SYNC: message (with `WriteHold::unlock`)
-        // SYNC: sleep (with `WriteHold::unlock`): what a waiting reader looks at.
+        // SYNC: message (with `WriteHold::unlock`, `WriteBatch::deliver`)
+        // SYNC: sleep (with `WriteHold::unlock`, `WriteBatch::deliver`): what a waiting reader looks at.
         self.lock(slot).load(Ordering::SeqCst)
     }
 
@@ -172,6 +173,19 @@ impl Memory {
     #[inline]
     pub(super) fn read(&self, slot: u32, out: &mut [u8]) {
         self.ring.copy_out(self.geometry.data_at(slot), out);
+    }
+
+    /// As [`Memory::read`], into memory that need not be initialised.
+    #[inline]
+    pub(super) fn read_uninit(&self, slot: u32, out: &mut [MaybeUninit<u8>]) {
+        self.ring.copy_out_uninit(self.geometry.data_at(slot), out);
+    }
+
+    /// Appends the message in a slot to `out`.
+    #[inline]
+    pub(super) fn append_to(&self, slot: u32, out: &mut Vec<u8>) {
+        self.ring
+            .append_to(self.geometry.data_at(slot), self.geometry.message_bytes(), out);
     }
 
     pub(super) fn zero(&self, slot: u32) {

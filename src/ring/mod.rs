@@ -10,6 +10,7 @@
 //! - `recover`: undoing or finishing that, and freeing the slots of the dead
 //! - `suspects`: who holds a slot that is not free
 //! - `write`, `read`, `snapshot`: enqueue, dequeue, looking without taking
+//! - `batch`: many enqueues or dequeues under one hold of the header
 //! - [`queue`]: the handle
 //!
 //! # Who may take whose slot
@@ -21,6 +22,7 @@
 pub mod layout;
 pub mod queue;
 
+mod batch;
 mod header;
 mod intent;
 mod memory;
@@ -32,4 +34,6 @@ mod snapshot;
 mod suspects;
 mod write;
 
+pub use batch::ReadBatch;
 pub use queue::{Counters, Message, Options, Queue};
+pub use read::ReadHold;

@@ -3,6 +3,8 @@
 //! A writer that needs the slot does not wait for the copy: it takes the slot away, and the reader, which looks at the lock
 //! word again after copying, throws its copy away and tries the next message.
 
+use std::mem::MaybeUninit;
+
 use super::intent::Fate;
 use super::layout::Range;
 use super::queue::{Message, Queue};
@@ -66,7 +68,7 @@ impl Queue {
     /// Waits until there may be a message, and takes none; false when the time is up. `idle` as in [`Queue::dequeue_into`].
     pub fn wait_for_arrival(&self, wait: Wait, idle: impl FnMut() -> Result<()>) -> Result<bool> {
         let attempt = || {
-            // SYNC: sleep (with `WriteHold::unlock`): what a waiting reader looks at.
+            // SYNC: sleep (with `WriteHold::unlock`, `WriteBatch::deliver`): what a waiting reader looks at.
             let range = Range::from_word(self.memory.range_word().load(Ordering::SeqCst));
             Ok((range.len > 0).then_some(()))
         };
@@ -87,7 +89,7 @@ impl Queue {
             )));
         }
         for _ in 0..ROUNDS {
-            // SYNC: sleep (with `WriteHold::unlock`): what a waiting reader looks at.
+            // SYNC: sleep (with `WriteHold::unlock`, `WriteBatch::deliver`): what a waiting reader looks at.
             if Range::from_word(self.memory.range_word().load(Ordering::SeqCst)).len == 0 {
                 return Ok(None);
             }
@@ -207,9 +209,10 @@ impl Queue {
     }
 }
 
-/// A slot in a reader's hands. Dropped before it is finished (by a panic), its message counts as lost.
+/// A message in a reader's hands: taken out of the queue, still in its slot. Dropped before it is finished (by a panic), it
+/// counts as lost.
 #[derive(Debug)]
-pub(super) struct ReadHold<'a> {
+pub struct ReadHold<'a> {
     pub(super) queue: &'a Queue,
     pub(super) slot: u32,
     pub(super) word: u64,
@@ -217,10 +220,31 @@ pub(super) struct ReadHold<'a> {
 }
 
 impl ReadHold<'_> {
-    /// Lets the slot go. `None` when a writer had taken it away: what was copied may be torn.
+    /// Bytes of the message.
     #[inline]
-    pub(super) fn finish(self) -> Option<Option<u64>> {
-        // SYNC: overwrite (with `WriteHold::write`)
+    pub fn size(&self) -> usize {
+        self.queue.message_bytes()
+    }
+
+    /// Copies the message into `out`, which has its exact length and need not be initialised, but is afterwards. The copy is
+    /// worth nothing before [`ReadHold::finish`] says so.
+    #[inline]
+    pub fn copy_to(&self, out: &mut [MaybeUninit<u8>]) {
+        assert_eq!(out.len(), self.size(), "room for exactly the message");
+        self.queue.memory.read_uninit(self.slot, out);
+    }
+
+    /// As [`ReadHold::copy_to`], to the end of `out`.
+    #[inline]
+    pub fn append_to(&self, out: &mut Vec<u8>) {
+        self.queue.memory.append_to(self.slot, out);
+    }
+
+    /// Lets the slot go. `None` when a writer had taken it away: what was copied may be torn. `Some` holds the sequence number,
+    /// where it is known.
+    #[inline]
+    pub fn finish(self) -> Option<Option<u64>> {
+        // SYNC: overwrite (with `WriteHold::write`, `WriteBatch::deliver`)
         fence(Ordering::Acquire);
         let lock = self.queue.memory.lock(self.slot);
         // SYNC: slot (with `Queue::lock_slot`): a writer comes after our copy.

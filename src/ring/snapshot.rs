@@ -115,7 +115,7 @@ impl Queue {
     fn hold_in_place(&self, slot: u32, seen: u64) -> Result<Option<ReadHold<'_>>> {
         let word = self.reader_word(LOOKING)?;
         let sequence = self.memory.stamp(slot).sequence();
-        // SYNC: slot, message (with `WriteHold::unlock`)
+        // SYNC: slot, message (with `WriteHold::unlock`, `WriteBatch::deliver`)
         let locked = self
             .memory
             .lock(slot)

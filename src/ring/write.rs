@@ -52,7 +52,7 @@ pub(super) enum Choice {
 impl Queue {
     /// Puts a message into the queue, at the cost of the oldest one if it is full. Returns its sequence number.
     ///
-    /// It never waits for readers or for slow writers as long as there are more slots than writers; see
+    /// It never waits for readers, nor for slow writers as long as there are slots that none of them is in; see
     /// [`Queue::enqueue_within`] for what can be in the way.
     #[inline]
     pub fn enqueue(&self, message: &[u8]) -> Result<u64> {
@@ -67,14 +67,7 @@ impl Queue {
     /// program in the next slot ([`Error::Full`]).
     #[inline]
     pub fn enqueue_within(&self, message: &[u8], wait: Wait) -> Result<u64> {
-        let limit = self.memory.geometry().message_bytes();
-        if message.len() > limit {
-            let size = message.len() as u64;
-            return Err(Error::TooLarge {
-                size,
-                limit: limit as u64,
-            });
-        }
+        self.check_fits(message)?;
         match self.claim_quickly() {
             Some(hold) => Ok(hold.deliver(message)),
             None => self.enqueue_slowly(message, wait),
@@ -93,6 +86,20 @@ impl Queue {
             outcome = claimed.map(|hold| hold.deliver(message));
         }
         outcome
+    }
+
+    /// Refuses a message that is longer than a slot.
+    #[inline(always)]
+    pub(super) fn check_fits(&self, message: &[u8]) -> Result<()> {
+        let limit = self.memory.geometry().message_bytes();
+        if message.len() > limit {
+            let size = message.len() as u64;
+            return Err(Error::TooLarge {
+                size,
+                limit: limit as u64,
+            });
+        }
+        Ok(())
     }
 
     #[cold]
@@ -188,14 +195,22 @@ impl Queue {
     #[inline(always)]
     fn choose_oldest(&self, suspects: &Suspects, before: Range) -> Choice {
         let max_len = self.memory.max_len();
-        for passed in 0..max_len {
+        let mut passed = 0;
+        while passed < max_len {
             let slot = before.nth(passed, max_len);
             let seen = self.memory.holder(slot);
             match suspects.verdict(slot, seen) {
                 None if seen != 0 => return Choice::Ask(slot, seen),
                 Some(Verdict::Dead) => return Choice::Rescue(slot, seen, before),
-                Some(Verdict::Writer | Verdict::Foreign) => continue,
+                Some(Verdict::Writer | Verdict::Foreign) => {
+                    passed += 1;
+                    continue;
+                }
                 None | Some(Verdict::Reader) => {}
+            }
+            if passed > 0 && !self.are_all_held(suspects, before, passed) {
+                passed = 0;
+                continue;
             }
             let fate = if self.memory.is_abandoned(slot) {
                 Fate::Kept
@@ -217,6 +232,19 @@ impl Queue {
         }
         let slot = before.start;
         Choice::Wait(slot, self.memory.holder(slot))
+    }
+
+    /// Whether living writers are still in the `count` oldest slots, after a look at the one behind them.
+    ///
+    /// A writer lets the slots of a batch go in their order. One that was still held when it was passed, before one of the same
+    /// batch that was free, is free by now: it must not become newer than those that come after it.
+    #[cold]
+    fn are_all_held(&self, suspects: &Suspects, range: Range, count: u32) -> bool {
+        (0..count).all(|passed| {
+            let slot = range.nth(passed, self.memory.max_len());
+            let verdict = suspects.verdict(slot, self.memory.holder(slot));
+            matches!(verdict, Some(Verdict::Writer | Verdict::Foreign))
+        })
     }
 
     /// Without the header: finds out who is in the way, or gives them time.
@@ -273,8 +301,9 @@ impl Queue {
             enqueued,
             count,
         });
-        // SYNC: slot (with `Queue::free`, `WriteHold::unlock`, `ReadHold::finish`): the one before is done with the data.
-        // SYNC: message (with `WriteHold::unlock`): a reader sees it whole.
+        // SYNC: slot (with `Queue::free`, `WriteHold::unlock`, `WriteBatch::deliver`, `ReadHold::finish`): the one before is
+        // done with the data.
+        // SYNC: message (with `WriteHold::unlock`, `WriteBatch::deliver`): a reader sees it whole.
         let locked =
             self.memory
                 .lock(taking.slot)

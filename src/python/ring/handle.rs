@@ -71,6 +71,26 @@ impl Handle {
         })
     }
 
+    /// All of the messages, in batches. Those that somebody is in the way of are waited for one by one.
+    pub(super) fn put_all(
+        &self,
+        py: Python<'_>,
+        queue: &Queue,
+        messages: &[&[u8]],
+        patience: &mut Patience,
+    ) -> PyResult<()> {
+        let mut rest = messages;
+        while let Some(first) = rest.first() {
+            let mut put = queue.try_enqueue_many(rest)?;
+            if put == 0 {
+                self.put_slowly(py, queue, first, patience.wait())?;
+                put = 1;
+            }
+            rest = &rest[put..];
+        }
+        Ok(())
+    }
+
     #[cold]
     pub(super) fn wait_for_message(
         &self,
