@@ -294,7 +294,9 @@ fn a_lock_that_nobody_can_be_asked_about_is_waited_for_and_broken_only_on_demand
 #[derive(Clone, Debug)]
 enum Step {
     Enqueue(Vec<u8>),
+    EnqueueMany(Vec<Vec<u8>>),
     Dequeue,
+    DequeueMany(usize),
     Snapshot,
     Latest,
     Reopen,
@@ -303,7 +305,9 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         5 => prop::collection::vec(any::<u8>(), 0..=16).prop_map(Step::Enqueue),
+        1 => prop::collection::vec(prop::collection::vec(any::<u8>(), 0..=16), 0..60).prop_map(Step::EnqueueMany),
         4 => Just(Step::Dequeue),
+        1 => (0_usize..60).prop_map(Step::DequeueMany),
         1 => Just(Step::Snapshot),
         1 => Just(Step::Latest),
         1 => Just(Step::Reopen),
@@ -319,19 +323,34 @@ fn behaves_like_a_deque(max_len: u32, steps: &[Step]) {
     let mut model: VecDeque<(Option<u64>, Vec<u8>)> = VecDeque::new();
     let mut counted = Counters::default();
     for step in steps {
+        let mut put = |data: &[u8]| {
+            if model.len() == max_len as usize {
+                model.pop_front();
+                counted.overwritten += 1;
+            }
+            let mut padded = data.to_vec();
+            padded.resize(16, 0);
+            model.push_back((Some(counted.enqueued), padded));
+            counted.enqueued += 1;
+            counted.enqueued - 1
+        };
         match step {
             Step::Enqueue(data) => {
-                if model.len() == max_len as usize {
-                    model.pop_front();
-                    counted.overwritten += 1;
+                assert_eq!(ring.enqueue(data).unwrap(), put(data));
+            }
+            Step::EnqueueMany(many) => {
+                ring.enqueue_many(&many.iter().map(Vec::as_slice).collect::<Vec<_>>())
+                    .unwrap();
+                for data in many {
+                    put(data);
                 }
-                let mut padded = data.clone();
-                padded.resize(16, 0);
-                model.push_back((Some(counted.enqueued), padded));
-                assert_eq!(ring.enqueue(data).unwrap(), counted.enqueued);
-                counted.enqueued += 1;
             }
             Step::Dequeue => assert_eq!(taken(&ring), model.pop_front()),
+            Step::DequeueMany(n) => {
+                let got = ring.try_dequeue_many(*n).unwrap();
+                let expected = model.drain(..model.len().min(*n));
+                assert!(got.into_iter().map(|m| (m.sequence, m.data)).eq(expected));
+            }
             Step::Snapshot => {
                 let seen: Vec<_> = ring
                     .snapshot()
@@ -364,7 +383,8 @@ fn every_sequence_of_calls_does_what_a_deque_would() {
         cases,
         ..ProptestConfig::default()
     });
-    let run = runner.run(&(1_u32..6, steps()), |(max_len, steps)| {
+    let sizes = prop_oneof![2 => 1_u32..6, 1 => 6_u32..40];
+    let run = runner.run(&(sizes, steps()), |(max_len, steps)| {
         behaves_like_a_deque(max_len, &steps);
         Ok(())
     });

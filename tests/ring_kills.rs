@@ -1,4 +1,4 @@
-//! Rings under kill -9: random deaths of writers and readers.
+//! Rings under kill -9: random deaths of writers and readers, with one message at a time and with many in hand.
 //!
 //! Workers keep no journal, which would slow them down until hardly any kill hits a call. Each shares a few words with the
 //! judge: what it attempted, what returned, what it got; and for every producer there is one bit per delivered message.
@@ -19,7 +19,7 @@ use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use tailrace::ring::{Counters, Queue};
 
 const LIMIT: Duration = Duration::from_secs(20);
-/// Words that a worker shares: calls begun, calls returned, messages got.
+/// Words that a worker shares: messages put or wanted by calls that began, by those that returned, messages got.
 const BEGUN: usize = 0;
 const RETURNED: usize = 1;
 const GOT: usize = 2;
@@ -54,33 +54,58 @@ impl Delivered {
 fn write(args: &Args, path: &Path, producer: u32, words: u32) {
     let ring = Queue::open(path).unwrap();
     args.ready();
-    for sequence in 0..MESSAGES as u64 {
-        let message = payload::make(producer, sequence, 8 * words as usize - 3);
-        args.word(BEGUN).store(sequence + 1, Ordering::Release);
-        ring.enqueue(&message).unwrap();
-        args.word(RETURNED).store(sequence + 1, Ordering::Release);
-        if sequence % 64 == 0 && args.stop_requested() {
+    let mut sequence = 0;
+    for call in 0.. {
+        let next = sequence + at_once(producer, call);
+        if next > MESSAGES as u64 {
+            return;
+        }
+        let messages: Vec<_> = (sequence..next)
+            .map(|sequence| payload::make(producer, sequence, 8 * words as usize - 3))
+            .collect();
+        args.word(BEGUN).store(next, Ordering::Release);
+        match &messages[..] {
+            [message] => drop(ring.enqueue(message).unwrap()),
+            many => ring
+                .enqueue_many(&many.iter().map(Vec::as_slice).collect::<Vec<_>>())
+                .unwrap(),
+        }
+        args.word(RETURNED).store(next, Ordering::Release);
+        sequence = next;
+        if call % 64 == 0 && args.stop_requested() {
             return;
         }
     }
 }
 
-fn read(args: &Args, path: &Path, dir: &Path) {
+/// Messages of one call: half of the workers know only single ones.
+fn at_once(worker: u32, call: u64) -> u64 {
+    if worker.is_multiple_of(2) { 1 } else { 1 + call % 40 }
+}
+
+fn read(args: &Args, path: &Path, dir: &Path, place: u32) {
     let ring = Queue::open(path).unwrap();
     let mut delivered = Delivered {
         dir: dir.to_owned(),
         maps: Vec::new(),
     };
     args.ready();
+    let mut wanted = 0;
     for call in 0.. {
-        args.word(BEGUN).store(call + 1, Ordering::Release);
-        if let Some(message) = ring.try_dequeue().unwrap() {
+        let n = at_once(place, call);
+        wanted += n;
+        args.word(BEGUN).store(wanted, Ordering::Release);
+        let messages = match n {
+            1 => ring.try_dequeue().unwrap().into_iter().collect(),
+            _ => ring.try_dequeue_many(n as usize).unwrap(),
+        };
+        for message in messages {
             let got = payload::parse_padded(&message.data).expect("a torn message was delivered");
             // Before the count: a death in between makes one message look undelivered, never one too many.
             assert!(delivered.mark(got.producer, got.sequence), "delivered twice: {got:?}");
             args.word(GOT).fetch_add(1, Ordering::AcqRel);
         }
-        args.word(RETURNED).store(call + 1, Ordering::Release);
+        args.word(RETURNED).store(wanted, Ordering::Release);
         if call % 64 == 0 && args.stop_requested() {
             return;
         }
@@ -116,7 +141,7 @@ impl Scene {
     fn start(&mut self, place: usize) -> Worker {
         let (path, dir) = (self.path.clone(), self.dir.scratch());
         if place >= WRITERS as usize {
-            return Spawn::new(&self.dir, "reader").start_forked(move |args| read(args, &path, &dir));
+            return Spawn::new(&self.dir, "reader").start_forked(move |args| read(args, &path, &dir, place as u32));
         }
         let (producer, words) = (self.producers, self.words);
         self.producers += 1;
@@ -213,7 +238,7 @@ impl Scene {
             "{counters:?}, got {got}, left {left}, {interrupted} interrupted"
         );
         let figures = format!(
-            "{acked} enqueues, {got} dequeues, {} deaths inside a call",
+            "{acked} enqueues, {got} dequeues, {} messages in calls that a death ended",
             attempted - acked + interrupted
         );
         (counters, figures)

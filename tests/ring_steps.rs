@@ -1,4 +1,4 @@
-//! The ring killed at every instruction of enqueue, of dequeue and of a snapshot.
+//! The ring killed at every instruction of enqueue, of dequeue, of batches of both, and of a snapshot.
 //!
 //! The judge knows only the document and the counters. After each death every message that was ever in the ring has exactly
 //! one fate, the counters say which, and nothing that is delivered is torn.
@@ -8,7 +8,7 @@ mod common;
 use std::time::Duration;
 
 use common::dirs::TestDir;
-use common::ring_scene::{LARGE, Picture, SLOTS, SMALL, Scene, message, prepare, recovered, total};
+use common::ring_scene::{LARGE, Picture, SLOTS, SMALL, Scene, message, prepare, prepare_slots, recovered, total};
 use common::stepkill::{Moment, StepKill};
 use common::watchdog::Watchdog;
 use common::{announce, payload, soak, tracee};
@@ -144,6 +144,127 @@ fn killed_at_every_instruction_of_dequeue() {
         }
     }
     announce(&format!("ring dequeue: {}", total(&figures)));
+}
+
+/// The least that takes two at a time, three times two of them, and a seventh alone.
+const BATCH_SLOTS: u32 = 8;
+const BATCH: u64 = 7;
+const IN_HAND: u64 = 2;
+
+const BATCH_STATES: [(&str, u32, u64); 4] = [
+    ("empty", 0, 0),
+    ("half full", 5, 4),
+    ("nearly full", 2, 7),
+    ("full and wrapping", 7, 8),
+];
+
+/// What must hold after a death inside or behind the enqueue of a batch of messages from `len` on.
+fn judge_enqueue_many(moment: &Moment<'_>, scene: &Scene) -> Result<(), String> {
+    let (len, before) = (scene.len, scene.before);
+    let picture = Picture(moment.image.bytes("q"));
+    let (counters, left) = recovered(&moment.dir)?;
+    let happened = counters.enqueued - before.enqueued;
+    let gone = (len + happened).saturating_sub(BATCH_SLOTS.into());
+    let delivered = left.iter().filter(|sequence| **sequence >= len).count() as u64;
+    // They are unlocked in order, so whatever is delivered is the first ones.
+    let expected: Vec<u64> = (gone..len + delivered).collect();
+    let counted = Counters {
+        enqueued: before.enqueued + happened,
+        overwritten: before.overwritten + gone,
+        abandoned: before.abandoned + happened - delivered,
+        queued: len + happened - gone,
+        ..before
+    };
+    if left != expected || counters != counted {
+        return Err(format!(
+            "left {left:?}, expected {expected:?}; counted {counters:?}, expected {counted:?}"
+        ));
+    }
+    let held = picture.held();
+    let undone = held - (happened - delivered);
+    if held > IN_HAND || undone > u64::from(picture.header_held()) {
+        return Err(format!("{held} in hand, {happened} happened, {delivered} delivered"));
+    }
+    if happened > BATCH || moment.completed > 0 && delivered < BATCH {
+        return Err(format!("{happened} happened, {delivered} delivered"));
+    }
+    Ok(())
+}
+
+/// What must hold after a death inside or behind the dequeue of a batch.
+fn judge_dequeue_many(moment: &Moment<'_>, scene: &Scene) -> Result<(), String> {
+    let (len, before) = (scene.len, scene.before);
+    let picture = Picture(moment.image.bytes("q"));
+    let (counters, left) = recovered(&moment.dir)?;
+    let taken = len - left.len() as u64;
+    let lost = counters.lost_in_hands - before.lost_in_hands;
+    let expected: Vec<u64> = (taken..len).collect();
+    let counted = Counters {
+        lost_in_hands: before.lost_in_hands + lost,
+        queued: len - taken,
+        ..before
+    };
+    if left != expected || counters != counted {
+        return Err(format!(
+            "left {left:?}, expected {expected:?}; counted {counters:?}, expected {counted:?}"
+        ));
+    }
+    let held = picture.held();
+    if held > IN_HAND || lost > taken || held - lost > u64::from(picture.header_held()) {
+        return Err(format!("{held} in hand, {taken} taken, {lost} lost"));
+    }
+    if moment.completed > 0 && taken < len.min(BATCH) {
+        return Err(format!("the dequeue returned and took {taken}"));
+    }
+    Ok(())
+}
+
+#[test]
+fn killed_at_every_instruction_of_a_batch_enqueue() {
+    let _dog = Watchdog::start("killed batch enqueue", Duration::from_secs(1800));
+    let mut figures = Vec::new();
+    for words in sizes() {
+        for (name, shift, len) in BATCH_STATES {
+            let dir = TestDir::shm();
+            let scene = prepare_slots(&dir, BATCH_SLOTS, words, shift, len);
+            let path = dir.queue().join("q");
+            let batch: Vec<_> = (len..len + BATCH).map(|sequence| message(words, sequence)).collect();
+            let batch: Vec<&[u8]> = batch.iter().map(Vec::as_slice).collect();
+            let report = StepKill::new(&dir).run(
+                || Queue::open(&path).unwrap(),
+                |ring, _| ring.enqueue_many(&batch).unwrap(),
+                |moment| judge_enqueue_many(moment, &scene),
+            );
+            report.assert_ok(&format!("enqueue of a batch of {words} words to {name}"));
+            figures.push((report.instructions, report.recovered));
+        }
+    }
+    announce(&format!("ring batch enqueue: {}", total(&figures)));
+}
+
+#[test]
+fn killed_at_every_instruction_of_a_batch_dequeue() {
+    let _dog = Watchdog::start("killed batch dequeue", Duration::from_secs(1800));
+    let mut figures = Vec::new();
+    for words in sizes() {
+        for (name, shift, len) in BATCH_STATES.into_iter().filter(|state| state.2 > 0) {
+            let dir = TestDir::shm();
+            let scene = prepare_slots(&dir, BATCH_SLOTS, words, shift, len);
+            let path = dir.queue().join("q");
+            let report = StepKill::new(&dir).run(
+                || Queue::open(&path).unwrap(),
+                |ring, _| {
+                    let got = ring.try_dequeue_many(BATCH as usize).unwrap();
+                    let numbers = got.iter().map(|m| payload::parse_padded(&m.data).unwrap().sequence);
+                    assert!(numbers.eq(0..len.min(BATCH)));
+                },
+                |moment| judge_dequeue_many(moment, &scene),
+            );
+            report.assert_ok(&format!("dequeue of a batch of {words} words from {name}"));
+            figures.push((report.instructions, report.recovered));
+        }
+    }
+    announce(&format!("ring batch dequeue: {}", total(&figures)));
 }
 
 #[test]

@@ -37,6 +37,11 @@ impl Picture<'_> {
         (self.u32(24), self.u32(28))
     }
 
+    /// Slots that somebody has in hand.
+    pub fn held(&self) -> u64 {
+        (0..self.u32(8)).filter(|slot| self.slot_held(*slot)).count() as u64
+    }
+
     pub fn slot_held(&self, slot: u32) -> bool {
         self.u64(32 + slot as usize * self.stride()) != 0
     }
@@ -71,7 +76,12 @@ pub struct Scene {
 }
 
 pub fn prepare(dir: &TestDir, words: u32, start: u32, len: u64) -> Scene {
-    let ring = Queue::create(&dir.queue().join("q"), SLOTS, words).unwrap();
+    prepare_slots(dir, SLOTS, words, start, len)
+}
+
+/// As [`prepare`], with another number of slots.
+pub fn prepare_slots(dir: &TestDir, slots: u32, words: u32, start: u32, len: u64) -> Scene {
+    let ring = Queue::create(&dir.queue().join("q"), slots, words).unwrap();
     for _ in 0..start {
         ring.enqueue(&message(words, 1000)).unwrap();
         ring.try_dequeue().unwrap().unwrap();
