@@ -194,3 +194,60 @@ fn a_waiting_reader_is_always_woken() {
         assert_eq!(waiting.join().unwrap(), 1);
     });
 }
+
+/// The least that takes two at a time.
+const BATCH_SLOTS: u32 = 8;
+
+fn put_two(ring: &Queue, first: u8) {
+    ring.enqueue_many(&[&message(first), &message(first + 1)]).unwrap();
+}
+
+fn take_two(ring: &Queue) -> Vec<u8> {
+    let messages = ring.try_dequeue_many(2).unwrap();
+    messages.iter().map(|message| number(&message.data)).collect()
+}
+
+#[test]
+fn a_reader_of_batches_beside_a_writer_of_batches() {
+    model(2, || {
+        let region = ring(BATCH_SLOTS);
+        let writer = Queue::model_join(&region).unwrap();
+        let reader = Queue::model_join(&region).unwrap();
+        let reading = thread::spawn(move || [take_two(&reader), take_two(&reader)].concat());
+        put_two(&writer, 1);
+        let mut got = reading.join().unwrap();
+        got.extend(drain(&writer));
+        assert_eq!(got, [1, 2], "nothing is lost or out of order while there is room");
+        assert_every_message_has_one_fate(&writer, 2);
+    });
+}
+
+#[test]
+fn a_batch_that_overwrites_never_tears_a_reader_of_batches() {
+    model(2, || {
+        let region = ring(BATCH_SLOTS);
+        let writer = Queue::model_join(&region).unwrap();
+        let reader = Queue::model_join(&region).unwrap();
+        for first in [1, 3, 5, 7] {
+            put_two(&writer, first);
+        }
+        let reading = thread::spawn(move || take_two(&reader));
+        put_two(&writer, 9);
+        let mut got = reading.join().unwrap();
+        got.extend(drain(&writer));
+        assert!(got.is_sorted() && got.ends_with(&[5, 6, 7, 8, 9, 10]), "{got:?}");
+        assert_every_message_has_one_fate(&writer, got.len());
+    });
+}
+
+#[test]
+fn a_waiting_reader_is_always_woken_by_a_batch() {
+    model(3, || {
+        let region = ring(1);
+        let writer = Queue::model_join(&region).unwrap();
+        let reader = Queue::model_join(&region).unwrap();
+        let waiting = thread::spawn(move || number(&reader.dequeue(Wait::Forever).unwrap().data));
+        writer.enqueue_many(&[&message(1)]).unwrap();
+        assert_eq!(waiting.join().unwrap(), 1);
+    });
+}

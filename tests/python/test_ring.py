@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -240,22 +239,6 @@ def test_iteration_takes_what_is_there() -> None:
     assert list(q) == [padded(b"%d" % n) for n in range(5)]
     assert list(q) == []
     assert q
-
-
-def test_batches() -> None:
-    q = ring.Queue.anonymous(max_len=1000, msg_size=2)
-    messages = [struct.pack("<QQ", n, n * n) for n in range(1000)]
-    q.put_many(messages)
-    assert q.get_many(0) == []
-    assert q.get_many(10) == messages[:10]
-    array = q.get_arrow(500)
-    assert isinstance(array, pa.BinaryArray)
-    array.validate(full=True)
-    assert array.to_pylist() == messages[10:510]
-    assert q.get_many(10**9) == messages[510:]
-    assert q.get_arrow(0).to_pylist() == []
-    q.put_many(messages)
-    assert len(q.get_arrow(10**12)) == 1000
 
 
 def test_a_handle_travels_as_its_path(path: Path) -> None:
