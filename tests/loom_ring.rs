@@ -209,7 +209,7 @@ fn take_two(ring: &Queue) -> Vec<u8> {
 
 #[test]
 fn a_reader_of_batches_beside_a_writer_of_batches() {
-    model(2, || {
+    model(3, || {
         let region = ring(BATCH_SLOTS);
         let writer = Queue::model_join(&region).unwrap();
         let reader = Queue::model_join(&region).unwrap();
@@ -224,7 +224,7 @@ fn a_reader_of_batches_beside_a_writer_of_batches() {
 
 #[test]
 fn a_batch_that_overwrites_never_tears_a_reader_of_batches() {
-    model(2, || {
+    model(3, || {
         let region = ring(BATCH_SLOTS);
         let writer = Queue::model_join(&region).unwrap();
         let reader = Queue::model_join(&region).unwrap();

@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::dirs::TestDir;
+use common::mapped::Mapped;
+use common::tracee::{self, Stop, Tracee};
 use common::watchdog::Watchdog;
-use common::{announce, payload, rounds};
+use common::{announce, payload, rounds, soak};
 use tailrace::Error;
 use tailrace::ring::{Counters, Queue};
 use tailrace::shared::signal::Wait;
@@ -251,4 +253,70 @@ fn every_message_of_many_threads_with_batches_has_one_fate() {
         fates.iter_mut().zip(found).for_each(|(sum, n)| *sum += n);
     }
     announce(&format!("ring batches: delivered, overwritten, discarded {fates:?}"));
+}
+
+/// A full ring whose two oldest slots are held as by a batch, and one more message, enqueued step by step. After `steps` of
+/// them both slots are let go, in their order. Gives the messages that are left, and for each step whether the header was held
+/// and START had not moved.
+fn pass_a_batch(steps: usize) -> (Vec<u64>, Vec<bool>) {
+    let dir = TestDir::shm();
+    let path = dir.queue().join("q");
+    let ring = Queue::create(&path, 8, 1).unwrap();
+    ring.enqueue_many(&slices(&words(0..8))).unwrap();
+    let file = Mapped::open(&path);
+    let locks = [file.u64(32), file.u64(48)];
+    locks.map(|lock| lock.store(1, Ordering::Release));
+    let mut writer = Tracee::start(&dir.scratch(), || {
+        let ring = Queue::open(&path).unwrap();
+        tracee::mark();
+        ring.enqueue(&8_u64.to_le_bytes()).unwrap();
+        tracee::mark();
+        common::process::exit_now(0);
+    });
+    let mut held = Vec::new();
+    loop {
+        if held.len() == steps {
+            locks.map(|lock| lock.store(0, Ordering::Release));
+        }
+        match writer.step() {
+            Stop::Step => {
+                held.push(file.u64(16).load(Ordering::Acquire) != 0 && file.u32(24).load(Ordering::Acquire) == 0)
+            }
+            Stop::Mark => break,
+            Stop::Ended(how) => panic!("{how:?}"),
+        }
+    }
+    writer.kill();
+    locks.map(|lock| lock.store(0, Ordering::Release));
+    (taken(&ring, 8), held)
+}
+
+/// Whoever finds the oldest slots held makes them the newest, and takes the next one that is free. It must not find the first
+/// slot of a batch held and, a moment later, the second one free.
+#[test]
+fn a_batch_that_is_passed_while_it_ends_stays_in_order() {
+    if !tracee::SUPPORTED {
+        return announce("SKIPPED: passing at an instruction needs x86-64");
+    }
+    let _dog = Watchdog::start("passing a batch", Duration::from_secs(600));
+    let (left, held) = pass_a_batch(usize::MAX);
+    assert_eq!(left, [3, 4, 5, 6, 7, 0, 1, 8], "both were passed");
+    let last = held.iter().rposition(|held| *held).unwrap();
+    let first = held[..last].iter().rposition(|held| !held).unwrap() + 1;
+    let mut ways = [0; 2];
+    // A look at one slot takes more instructions than are skipped here.
+    for steps in (first..=last).step_by(if soak() { 1 } else { 10 }) {
+        let (left, _) = pass_a_batch(steps);
+        let passed = left == [3, 4, 5, 6, 7, 0, 1, 8];
+        assert!(
+            passed || left == [1, 2, 3, 4, 5, 6, 7, 8],
+            "after {steps} steps: {left:?}"
+        );
+        ways[usize::from(passed)] += 1;
+    }
+    announce(&format!(
+        "ring: a batch ended in time {}, was passed {}",
+        ways[0], ways[1]
+    ));
+    assert!(ways.iter().all(|count| *count > 0), "{ways:?}");
 }
