@@ -1,4 +1,4 @@
-//! Ring: one enqueue, one dequeue, both at once, and the in-process queue of crossbeam that also overwrites its oldest.
+//! Ring: one enqueue, one dequeue, batches, both sides at once, and the in-process queue of crossbeam that also overwrites its oldest.
 //!
 //! `cargo bench --bench ring`
 
@@ -35,6 +35,70 @@ fn one_thread(c: &mut Criterion) {
             b.iter(|| ring.latest().unwrap().unwrap());
         });
     }
+}
+
+const BATCH: usize = 100;
+
+/// Takes up to a hundred messages into one buffer, and says how many came.
+fn take_batch(ring: &Queue, out: &mut Vec<u8>) -> usize {
+    out.clear();
+    let mut came = 0;
+    loop {
+        let batch = ring.try_take_many(BATCH - came).unwrap();
+        if batch.len() == 0 {
+            return came;
+        }
+        for hold in batch {
+            hold.append_to(out);
+            came += usize::from(hold.finish().is_some());
+        }
+    }
+}
+
+fn batches(c: &mut Criterion) {
+    for (words, name) in SIZES {
+        let message = vec![7_u8; 8 * words as usize];
+        let messages = vec![message.as_slice(); BATCH];
+        let mut group = c.benchmark_group(format!("ring/{name}/batches"));
+        group.throughput(Throughput::Elements(BATCH as u64));
+        let ring = Queue::anonymous(1024, words).unwrap();
+        group.bench_function("enqueue_full", |b| {
+            b.iter(|| ring.enqueue_many(black_box(&messages)).unwrap())
+        });
+        let mut out = Vec::new();
+        group.bench_function("enqueue_dequeue", |b| {
+            while take_batch(&ring, &mut out) > 0 {}
+            b.iter(|| {
+                ring.enqueue_many(black_box(&messages)).unwrap();
+                assert_eq!(take_batch(&ring, &mut out), BATCH);
+            });
+        });
+    }
+}
+
+/// From one thread to another, nothing overwritten: the writer is the one that is measured, and waits when half is full.
+fn batches_across(c: &mut Criterion) {
+    let mut group = c.benchmark_group("ring/64B/batches");
+    group.throughput(Throughput::Elements(BATCH as u64));
+    let stop = AtomicBool::new(false);
+    let ring = Queue::anonymous(1 << 14, 8).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut out = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                let _ = take_batch(&ring, &mut out);
+            }
+        });
+        group.bench_function("across", |b| {
+            b.iter(|| {
+                while ring.len() > 1 << 13 {
+                    std::hint::spin_loop();
+                }
+                ring.enqueue_many(black_box(&[&[7; 64][..]; BATCH])).unwrap();
+            });
+        });
+        stop.store(true, Ordering::Relaxed);
+    });
 }
 
 /// What the measured side costs while the other side works at full speed.
@@ -91,5 +155,13 @@ fn baseline(c: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, one_thread, two_threads, snapshots, baseline);
+criterion_group!(
+    benches,
+    one_thread,
+    batches,
+    batches_across,
+    two_threads,
+    snapshots,
+    baseline
+);
 criterion_main!(benches);
