@@ -101,6 +101,72 @@ fn a_writer_laps_a_stopped_reader_and_nothing_is_torn() {
     ));
 }
 
+/// As many messages as a participant can have in hand: they hold up nobody either, in a reader's hands or in a writer's.
+#[test]
+fn batches_in_stopped_hands_hold_up_nobody() {
+    if !tracee::SUPPORTED {
+        return announce("SKIPPED: stopping at an instruction needs x86-64");
+    }
+    let _dog = Watchdog::start("stopped batches", Duration::from_secs(600));
+    const IN_HAND: usize = SLOTS as usize / 4;
+    for writing in [false, true] {
+        let dir = TestDir::shm();
+        let path = dir.queue().join("q");
+        let ring = Queue::create(&path, SLOTS, 8).unwrap();
+        let mut next = 0;
+        let mut put = |count: u64| {
+            for number in next..next + count {
+                ring.enqueue(&payload::make(1, number, 60)).unwrap();
+            }
+            next += count;
+        };
+        put(SLOTS.into());
+        let file = Mapped::open(&path);
+        let mut other = Tracee::start(&dir.scratch(), || {
+            let ring = Queue::open(&path).unwrap();
+            let batch: Vec<_> = (0..IN_HAND as u64).map(|number| payload::make(2, number, 60)).collect();
+            tracee::mark();
+            if writing {
+                ring.enqueue_many(&batch.iter().map(Vec::as_slice).collect::<Vec<_>>())
+                    .unwrap();
+            } else {
+                for message in ring.try_dequeue_many(IN_HAND).unwrap() {
+                    payload::parse_padded(&message.data).expect("a torn message was delivered");
+                }
+            }
+            common::process::exit_now(0);
+        });
+        while held_slots(&ring, &file) < IN_HAND || file.u64(16).load(Ordering::Acquire) != 0 {
+            assert_eq!(other.step(), Stop::Step);
+        }
+        other.leave_stopped();
+        let begun = Instant::now();
+        put(10 * u64::from(SLOTS));
+        assert!(begun.elapsed() < LIMIT);
+        let in_hand = if writing { IN_HAND } else { 0 };
+        assert_eq!(
+            held_slots(&ring, &file),
+            in_hand,
+            "a writer keeps its slots, a reader does not"
+        );
+        assert_eq!(other.finish(), Ok(0), "{}", other.stderr());
+        let counters = ring.counters().unwrap();
+        assert_eq!((counters.abandoned, counters.lost_in_hands), (0, 0));
+        let mut numbers = [Vec::new(), Vec::new()];
+        for message in ring.try_dequeue_many(usize::MAX).unwrap() {
+            let got = payload::parse_padded(&message.data).expect("whole");
+            numbers[got.producer as usize - 1].push(got.sequence);
+        }
+        assert!(numbers.iter().all(|numbers| numbers.is_sorted()), "{numbers:?}");
+        if writing {
+            assert_eq!(numbers[1], [0, 1, 2, 3]);
+        } else {
+            assert_eq!(counters.discarded, IN_HAND as u64);
+        }
+        assert_eq!(numbers[0].last(), Some(&(next - 1)));
+    }
+}
+
 /// As above with SIGSTOP at random moments and large messages.
 #[test]
 fn a_reader_stopped_at_random_is_lapped_and_gets_nothing_torn() {
