@@ -159,7 +159,14 @@ fn a_file_that_the_other_made_serves_both() {
     assert_eq!(peer.run("drain", &["1"]), [(2, 2), (2, 3), (2, 4), (2, 5)]);
 }
 
-/// Two of theirs and two of ours at once; nothing is overwritten, so every message arrives exactly once.
+fn put_batch(ring: &Queue, sequences: std::ops::Range<u64>) {
+    let messages: Vec<_> = sequences.map(|sequence| message(2, sequence)).collect();
+    ring.enqueue_many(&messages.iter().map(Vec::as_slice).collect::<Vec<_>>())
+        .unwrap();
+}
+
+/// Two of theirs and two of ours at once, ours with batches now and then; nothing is overwritten, so every message arrives
+/// exactly once.
 #[test]
 fn all_at_once_nothing_is_lost_or_torn() {
     let _dog = Watchdog::start("beside a foreign program", Duration::from_secs(600));
@@ -185,12 +192,21 @@ fn all_at_once_nothing_is_lost_or_torn() {
         let writer = peer.start("write", &[&count.to_string(), "1", word]);
         let reader = peer.start("read", &[&count.to_string(), word]);
         let ours = std::thread::scope(|scope| {
-            scope.spawn(|| (0..count).for_each(|sequence| drop(ring.enqueue(&message(2, sequence)))));
+            scope.spawn(|| {
+                for first in (0..count).step_by(100) {
+                    (first..first + 40).for_each(|sequence| drop(ring.enqueue(&message(2, sequence))));
+                    put_batch(&ring, first + 40..first + 100);
+                }
+            });
             let reading = scope.spawn(|| {
-                let wait = || Wait::from_timeout(Some(LIMIT));
-                (0..count)
-                    .map(|_| parse(&ring.dequeue(wait()).unwrap().data))
-                    .collect::<Vec<_>>()
+                let mut got = Vec::new();
+                while got.len() < count as usize {
+                    let wait = Wait::from_timeout(Some(LIMIT));
+                    got.push(parse(&ring.dequeue(wait).unwrap().data));
+                    let batch = ring.try_dequeue_many((count as usize - got.len()).min(50)).unwrap();
+                    got.extend(batch.iter().map(|message| parse(&message.data)));
+                }
+                got
             });
             reading.join().unwrap()
         });
@@ -224,29 +240,27 @@ fn all_at_once_in_a_small_ring_nothing_is_torn() {
     let _dog = Watchdog::start("small ring beside a foreign program", Duration::from_secs(600));
     let dir = TestDir::shm();
     let peer = Peer::compile(&dir);
-    let ring = Queue::create(&peer.queue, 3, WORDS).unwrap();
     let count = rounds(30_000, 1_000_000);
-    let writer = peer.start("write", &[&count.to_string(), "1", "pid"]);
-    let mut got = 0;
-    for sequence in 0..count {
-        ring.enqueue(&message(2, sequence)).unwrap();
-        got += u64::from(
-            ring.try_dequeue()
-                .unwrap()
-                .inspect(|m| {
-                    parse(&m.data);
-                })
-                .is_some(),
-        );
-        for seen in ring.snapshot().unwrap() {
-            parse(&seen.data);
+    for slots in [3, 16] {
+        let _ = std::fs::remove_file(&peer.queue);
+        let ring = Queue::create(&peer.queue, slots, WORDS).unwrap();
+        let writer = peer.start("write", &[&count.to_string(), "1", "pid"]);
+        let mut got = 0;
+        for sequence in (0..count).step_by(5) {
+            ring.enqueue(&message(2, sequence)).unwrap();
+            put_batch(&ring, sequence + 1..sequence + 5);
+            let taken = ring.try_dequeue_many(5).unwrap();
+            got += taken.iter().map(|message| parse(&message.data)).count();
+            for seen in ring.snapshot().unwrap() {
+                parse(&seen.data);
+            }
         }
+        Peer::finish(writer);
+        announce(&format!(
+            "ring: {got} messages out of {slots} slots beside a foreign writer, none torn"
+        ));
+        assert!(got > 0);
     }
-    Peer::finish(writer);
-    announce(&format!(
-        "ring: {got} messages out of a small ring beside a foreign writer, none torn"
-    ));
-    assert!(got > 0);
 }
 
 /// What one of ours is doing in a slot when it dies there.

@@ -129,7 +129,7 @@ impl Queue {
     }
 
     /// Takes up to `most` slots for writing where nothing at all is in the way.
-    fn claim_many(&self, most: usize) -> Option<WriteBatch<'_>> {
+    pub(super) fn claim_many(&self, most: usize) -> Option<WriteBatch<'_>> {
         let word = self.roster.me().ok()?.with(Purpose::Work).word();
         // Lives longer than the hold of the header: whoever drops it takes that again.
         let mut batch = WriteBatch::nothing(self, word);
@@ -237,7 +237,7 @@ impl<'a> WriteBatch<'a> {
     /// All are copied before the first is unlocked: a lock is a store that waits for all before it, and the slots come from
     /// other cores one after the other that way.
     #[inline(always)]
-    fn deliver(mut self, messages: &[&[u8]]) -> usize {
+    fn deliver(self, messages: &[&[u8]]) -> usize {
         let (queue, count) = (self.queue, self.left);
         // SYNC: overwrite (with `ReadHold::finish`): a reader that sees any of this data sees that its slot was taken. All
         // slots were, before this.
@@ -249,7 +249,7 @@ impl<'a> WriteBatch<'a> {
             queue.memory.write(slot, message);
         }
         // In their order: `Queue::choose_oldest` counts on it.
-        while let Some(hold) = self.next() {
+        for hold in self {
             // SYNC: slot (with `Queue::lock_slot`)
             // SYNC: message (with `Queue::lock_slot`)
             queue.memory.lock(hold.slot).store(0, Ordering::Release);

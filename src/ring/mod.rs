@@ -17,7 +17,8 @@
 //! Slots are taken only under the header lock, and nobody waits for one while holding it. A writer takes a slot away from a
 //! reader (which notices when it has copied, and throws its copy away), never from a living writer: that one keeps its slot,
 //! and START moves on once more. A slot whose holder is dead is freed by whoever needs it: a writer's message counts as
-//! abandoned, a reader's as lost in its hands. A holder that we cannot ask about is waited for, up to a deadline.
+//! abandoned, a reader's as lost in its hands. A holder that we cannot ask about is waited for, up to a deadline. Whoever holds
+//! the slots of a batch waits for nobody, and lets them go in their order.
 
 pub mod layout;
 pub mod queue;

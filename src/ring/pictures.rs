@@ -238,6 +238,7 @@ fn dequeue_from_shifted() {
 fn a_panicking_writer_abandons_and_a_panicking_reader_loses() {
     let ring = ring(0, 0, ["..."; 5]);
     drop(ring.claim(Wait::No).unwrap());
+    drop(ring.claim_many(2).unwrap());
     ring.enqueue(&data("bbb")).unwrap();
     ring.enqueue(&data("ccc")).unwrap();
     drop(
@@ -254,7 +255,7 @@ fn a_panicking_writer_abandons_and_a_panicking_reader_loses() {
             counters.lost_in_hands,
             counters.queued
         ),
-        (3, 1, 1, 0)
+        (5, 3, 1, 0)
     );
 }
 

@@ -45,7 +45,7 @@ pub struct Counters {
     pub enqueued: u64,
     /// Oldest messages that gave their slot to a new one.
     pub overwritten: u64,
-    /// Messages whose writer died before it had copied them.
+    /// Messages whose writer died before it had handed them over.
     pub abandoned: u64,
     /// Messages whose reader died before it had copied them.
     pub lost_in_hands: u64,
