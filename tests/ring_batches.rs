@@ -264,8 +264,8 @@ fn pass_a_batch(steps: usize) -> (Vec<u64>, Vec<bool>) {
     let ring = Queue::create(&path, 8, 1).unwrap();
     ring.enqueue_many(&slices(&words(0..8))).unwrap();
     let file = Mapped::open(&path);
-    let locks = [file.u64(32), file.u64(48)];
-    locks.map(|lock| lock.store(1, Ordering::Release));
+    let hold = |word| [32, 48].map(|lock| file.u64(lock).store(word, Ordering::Release));
+    hold(1);
     let mut writer = Tracee::start(&dir.scratch(), || {
         let ring = Queue::open(&path).unwrap();
         tracee::mark();
@@ -276,7 +276,7 @@ fn pass_a_batch(steps: usize) -> (Vec<u64>, Vec<bool>) {
     let mut held = Vec::new();
     loop {
         if held.len() == steps {
-            locks.map(|lock| lock.store(0, Ordering::Release));
+            hold(0);
         }
         match writer.step() {
             Stop::Step => {
@@ -287,7 +287,7 @@ fn pass_a_batch(steps: usize) -> (Vec<u64>, Vec<bool>) {
         }
     }
     writer.kill();
-    locks.map(|lock| lock.store(0, Ordering::Release));
+    hold(0);
     (taken(&ring, 8), held)
 }
 

@@ -280,6 +280,7 @@ impl<'a> Iterator for WriteBatch<'a> {
 }
 
 impl Drop for WriteBatch<'_> {
+    #[inline(always)]
     fn drop(&mut self) {
         self.for_each(drop);
     }
@@ -335,6 +336,7 @@ impl<'a> Iterator for ReadBatch<'a> {
 impl ExactSizeIterator for ReadBatch<'_> {}
 
 impl Drop for ReadBatch<'_> {
+    #[inline(always)]
     fn drop(&mut self) {
         self.for_each(drop);
     }

@@ -199,6 +199,15 @@ impl Queue {
         }))
     }
 
+    /// Frees the slot of a message that will not be finished.
+    #[cold]
+    #[inline(never)]
+    fn let_fall(&self, slot: u32, word: u64) {
+        if let (Ok(_header), Ok(range)) = (self.header(self.patience()), self.memory.range()) {
+            self.rescue(slot, word, range);
+        }
+    }
+
     /// The lock word of one more reader. Numbered, because a reader whose slot was taken away may meet the word of the next
     /// reader of the same handle there, and must not think that it is its own. Needs the header.
     #[inline(always)]
@@ -221,28 +230,28 @@ pub struct ReadHold<'a> {
 
 impl ReadHold<'_> {
     /// Bytes of the message.
-    #[inline]
+    #[inline(always)]
     pub fn size(&self) -> usize {
         self.queue.message_bytes()
     }
 
     /// Copies the message into `out`, which has its exact length and need not be initialised, but is afterwards. The copy is
     /// worth nothing before [`ReadHold::finish`] says so.
-    #[inline]
+    #[inline(always)]
     pub fn copy_to(&self, out: &mut [MaybeUninit<u8>]) {
         assert_eq!(out.len(), self.size(), "room for exactly the message");
         self.queue.memory.read_uninit(self.slot, out);
     }
 
     /// As [`ReadHold::copy_to`], to the end of `out`.
-    #[inline]
+    #[inline(always)]
     pub fn append_to(&self, out: &mut Vec<u8>) {
         self.queue.memory.append_to(self.slot, out);
     }
 
     /// Lets the slot go. `None` when a writer had taken it away: what was copied may be torn. `Some` holds the sequence number,
     /// where it is known.
-    #[inline]
+    #[inline(always)]
     pub fn finish(self) -> Option<Option<u64>> {
         // SYNC: overwrite (with `WriteHold::write`, `WriteBatch::deliver`)
         fence(Ordering::Acquire);
@@ -258,10 +267,9 @@ impl ReadHold<'_> {
 }
 
 impl Drop for ReadHold<'_> {
+    // Hands over values: a hold whose address is passed on lives in memory also where nothing panics.
+    #[inline(always)]
     fn drop(&mut self) {
-        let queue = self.queue;
-        if let (Ok(_header), Ok(range)) = (queue.header(queue.patience()), queue.memory.range()) {
-            queue.rescue(self.slot, self.word, range);
-        }
+        self.queue.let_fall(self.slot, self.word);
     }
 }

@@ -155,6 +155,15 @@ impl Queue {
         Err(Error::TimedOut)
     }
 
+    /// Frees the slot of a message that will not be written to its end.
+    #[cold]
+    #[inline(never)]
+    fn give_up(&self, slot: u32, word: u64) {
+        if let (Ok(_header), Ok(range)) = (self.header(self.patience()), self.memory.range()) {
+            self.abandon(slot, word, range);
+        }
+    }
+
     /// With the header held: which slot a writer takes.
     #[inline(always)]
     pub(super) fn choose(&self, suspects: &Suspects) -> Result<Choice> {
@@ -373,10 +382,9 @@ impl WriteHold<'_> {
 }
 
 impl Drop for WriteHold<'_> {
+    // By value, as `ReadHold`.
+    #[inline(always)]
     fn drop(&mut self) {
-        let queue = self.queue;
-        if let (Ok(_header), Ok(range)) = (queue.header(queue.patience()), queue.memory.range()) {
-            queue.abandon(self.slot, self.word, range);
-        }
+        self.queue.give_up(self.slot, self.word);
     }
 }
