@@ -18,9 +18,9 @@ b'103\x00\x00\x00\x00\x00'
 
 What survives a ``kill -9`` at any instruction: the ring and everything in it. The message that a killed writer had in
 hand is skipped and counted as ``abandoned``; the one that a killed reader had in hand is gone and counted as
-``lost_in_hands``. A call for many messages (``put_many``, ``get_many``, ``get_arrow``) has up to 32 of them in hand at a
-time, and never more than a quarter of the ring. Nothing is ever delivered torn. The ring lives in memory: it does not
-promise to survive a power cut.
+``lost_in_hands``. A call for many messages (``put_many``, ``get_many``, ``get_arrow``) has up to 32 of them in hand,
+and never more than a quarter of the ring. Nothing is ever delivered torn. The ring lives in memory: it does not promise
+to survive a power cut.
 """
 
 from typing import Any
