@@ -25,26 +25,31 @@ impl Queue {
     /// Takes the header lock if it is free right now, or gets free while somebody does what it usually takes.
     #[inline(always)]
     pub(super) fn header_now(&self) -> Option<Guard<'_, impl Fn(u64) + '_>> {
-        let guard = match self.header_word().try_acquire(self.repairer()) {
-            None => self.header_soon(self.repairer())?,
-            taken => taken?,
-        };
-        self.notice_foreign();
-        Some(guard)
-    }
-
-    /// Spins, looking before it tries: sleeping for a lock that is held for some nanoseconds would leave it to those who never
-    /// let go of it for long.
-    #[cold]
-    fn header_soon<R: Fn(u64) + Copy>(&self, repair: R) -> Option<Guard<'_, R>> {
-        for _ in 0..SPINS {
-            let free = self.memory.header_lock().load(Ordering::Relaxed) == 0;
-            if let Some(guard) = free.then(|| self.header_word().try_acquire(repair)).flatten() {
+        let mut spins = SPINS;
+        // One place where the guard is made: what comes from two places meets in memory.
+        loop {
+            if let Some(guard) = self.header_word().try_acquire(self.repairer()) {
+                self.notice_foreign();
                 return Some(guard);
             }
-            sync::spin();
+            if !self.header_is_free_soon(&mut spins) {
+                return None;
+            }
         }
-        None
+    }
+
+    /// Spins until the header lock looks free: sleeping for a lock that is held for some nanoseconds would leave it to those who
+    /// never let go of it for long.
+    #[cold]
+    fn header_is_free_soon(&self, spins: &mut u32) -> bool {
+        while *spins > 0 {
+            *spins -= 1;
+            sync::spin();
+            if self.memory.header_lock().load(Ordering::Relaxed) == 0 {
+                return true;
+            }
+        }
+        false
     }
 
     /// Takes the header lock; what a dead holder was doing is repaired. [`Error::TimedOut`] when a living one keeps it.
