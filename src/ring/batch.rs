@@ -21,7 +21,7 @@ use crate::shared::signal::Wait;
 use crate::shared::sync::{Ordering, fence};
 use crate::{Error, Result};
 
-/// The most messages that one participant has in hand: as many can die with it, and the others wait for the header so long.
+/// The most messages that one call has in hand: as many can die with it, and so long others wait for the header.
 const MOST: usize = 32;
 /// The most bytes, unless a single message has more: slots are held for microseconds.
 const MOST_BYTES: usize = 64 << 10;
@@ -105,7 +105,7 @@ impl Queue {
     /// To be copied at once and in their order: writers that need the slots take them away after a moment.
     #[inline]
     pub fn try_take_many(&self, n: usize) -> Result<ReadBatch<'_>> {
-        // SYNC: sleep (with `WriteHold::unlock`): what a waiting reader looks at.
+        // SYNC: sleep (with `WriteHold::unlock`, `WriteBatch::deliver`): what a waiting reader looks at.
         if n == 0 || Range::from_word(self.memory.range_word().load(Ordering::SeqCst)).len == 0 {
             return Ok(self.nothing_taken());
         }
