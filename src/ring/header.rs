@@ -20,6 +20,8 @@ const LOOK: Duration = Duration::from_millis(25);
 const SPINS: u32 = 200;
 #[cfg(loom)]
 const SPINS: u32 = 0;
+/// Between two looks at a held header.
+const LONGEST_PAUSE: u32 = 16;
 
 impl Queue {
     /// Takes the header lock if it is free right now, or gets free while somebody does what it usually takes.
@@ -39,12 +41,15 @@ impl Queue {
     }
 
     /// Spins until the header lock looks free: sleeping for a lock that is held for some nanoseconds would leave it to those who
-    /// never let go of it for long.
+    /// never let go of it for long. Looks less and less often: each look takes the line with START and LEN away from the holder,
+    /// who moves them once for each slot.
     #[cold]
     fn header_is_free_soon(&self, spins: &mut u32) -> bool {
+        let mut pause = 1;
         while *spins > 0 {
-            *spins -= 1;
-            sync::spin();
+            pause = (2 * pause).min(*spins).min(LONGEST_PAUSE);
+            (0..pause).for_each(|_| sync::spin());
+            *spins -= pause;
             if self.memory.header_lock().load(Ordering::Relaxed) == 0 {
                 return true;
             }
