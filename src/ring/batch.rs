@@ -11,6 +11,7 @@
 //! own slots. What is in the way is dealt with by the single calls, with nothing in hand. The slots of a batch lie one behind
 //! the other and so do their sequence numbers, therefore a few words describe all of them.
 
+use super::header::LOOKS_FOR_BATCH;
 use super::layout::{Range, Stamp};
 use super::queue::{Message, Queue};
 use super::read::{self, ReadHold};
@@ -134,7 +135,7 @@ impl Queue {
         // Lives longer than the hold of the header: whoever drops it takes that again.
         let mut batch = WriteBatch::nothing(self, word);
         {
-            let _header = self.header_now()?;
+            let _header = self.header_now(LOOKS_FOR_BATCH)?;
             let nobody = Suspects::default();
             while batch.left < most {
                 let Ok(write::Choice::Take(taking)) = self.choose(&nobody) else {
@@ -160,7 +161,7 @@ impl Queue {
         // Lives longer than the hold of the header, as above.
         let mut batch = self.nothing_taken();
         {
-            let _header = self.header_now()?;
+            let _header = self.header_now(LOOKS_FOR_BATCH)?;
             let nobody = Suspects::default();
             // One for all of them: it only has to differ from the next one in the same slot.
             let word = self.reader_word(Purpose::Read).ok()?;

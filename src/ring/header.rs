@@ -20,36 +20,41 @@ const LOOK: Duration = Duration::from_millis(25);
 const SPINS: u32 = 200;
 #[cfg(loom)]
 const SPINS: u32 = 0;
-/// Between two looks at a held header.
-const LONGEST_PAUSE: u32 = 16;
+/// Spins between two looks when the holder takes its time.
+const PAUSE: u32 = 16;
+
+/// How often a waiting participant looks at the header before it looks less often. A single call is done by then.
+pub(super) const LOOKS: u32 = 10;
+/// The same for whoever wants a batch: the others probably want one, too, and coming late costs little for each message.
+pub(super) const LOOKS_FOR_BATCH: u32 = 2;
 
 impl Queue {
     /// Takes the header lock if it is free right now, or gets free while somebody does what it usually takes.
     #[inline(always)]
-    pub(super) fn header_now(&self) -> Option<Guard<'_, impl Fn(u64) + '_>> {
-        let mut spins = SPINS;
+    pub(super) fn header_now(&self, looks: u32) -> Option<Guard<'_, impl Fn(u64) + '_>> {
+        let (mut spins, mut looks) = (SPINS, looks);
         // One place where the guard is made: what comes from two places meets in memory.
         loop {
             if let Some(guard) = self.header_word().try_acquire(self.repairer()) {
                 self.notice_foreign();
                 return Some(guard);
             }
-            if !self.header_is_free_soon(&mut spins) {
+            if !self.header_is_free_soon(&mut spins, &mut looks) {
                 return None;
             }
         }
     }
 
     /// Spins until the header lock looks free: sleeping for a lock that is held for some nanoseconds would leave it to those who
-    /// never let go of it for long. Looks less and less often: each look takes the line with START and LEN away from the holder,
-    /// who moves them once for each slot.
+    /// never let go of it for long. Less often after some looks: each takes the line with START and LEN away from the holder, who
+    /// moves them once for each slot of a batch.
     #[cold]
-    fn header_is_free_soon(&self, spins: &mut u32) -> bool {
-        let mut pause = 1;
+    fn header_is_free_soon(&self, spins: &mut u32, looks: &mut u32) -> bool {
         while *spins > 0 {
-            pause = (2 * pause).min(*spins).min(LONGEST_PAUSE);
+            let pause = if *looks > 0 { 1 } else { PAUSE };
+            *looks = looks.saturating_sub(1);
             (0..pause).for_each(|_| sync::spin());
-            *spins -= pause;
+            *spins = spins.saturating_sub(pause);
             if self.memory.header_lock().load(Ordering::Relaxed) == 0 {
                 return true;
             }

@@ -5,6 +5,7 @@
 
 use std::mem::MaybeUninit;
 
+use super::header::LOOKS;
 use super::intent::Fate;
 use super::layout::Range;
 use super::queue::{Message, Queue};
@@ -111,7 +112,7 @@ impl Queue {
     /// Takes the oldest message's slot for reading where nothing at all is in the way, as is usual.
     #[inline(always)]
     fn take_quickly(&self) -> Option<ReadHold<'_>> {
-        let _header = self.header_now()?;
+        let _header = self.header_now(LOOKS)?;
         let Ok(Choice::Take(taking)) = self.choose_message(&Suspects::default()) else {
             return None;
         };

@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use super::header::LOOKS;
 use super::intent::{Fate, Intent, Kind};
 use super::layout::{Counter, Range, Stamp};
 use super::queue::Queue;
@@ -110,7 +111,7 @@ impl Queue {
     /// Takes a slot for writing where nothing at all is in the way, as is usual.
     #[inline(always)]
     fn claim_quickly(&self) -> Option<WriteHold<'_>> {
-        let _header = self.header_now()?;
+        let _header = self.header_now(LOOKS)?;
         let Ok(Choice::Take(taking)) = self.choose(&Suspects::default()) else {
             return None;
         };
