@@ -73,7 +73,7 @@ test-spark-versions: .cache/installed
 # Another instruction set, in emulation (Debian's qemu-user and gcc-aarch64-linux-gnu). It shows that the code is portable, not
 # that its orderings are: those are loom's.
 ARM64 := aarch64-unknown-linux-gnu
-ARM64_TESTS := region signal aq_golden aq_behaviour aq_items ring conq qewqew_golden qewqew $(patsubst tests/%.rs,%,$(wildcard tests/mcp_behaviours_*.rs))
+ARM64_TESTS := region signal aq_golden aq_behaviour aq_items ring ring_batches conq qewqew_golden qewqew $(patsubst tests/%.rs,%,$(wildcard tests/mcp_behaviours_*.rs))
 test-arm64:
 	rustup target add $(ARM64)
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \

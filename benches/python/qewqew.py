@@ -5,8 +5,8 @@ python benches/python/qewqew.py [directory]
 Every line puts N messages and then gets them all, in a directory of its own on the same disk; a round trip is one of
 each. Five rounds, in which the lines take turns; medians count, and a ratio is the median of the rounds' ratios. The
 limits are a file whose blocks were written before: one pwrite+fdatasync for a message, and two in order (the message,
-then the pointer to it), which the format by itself would need; and one into blocks that are only allocated, as those of a
-new chunk are. Needs the packages of the "bench" extra.
+then the pointer to it), which the format by itself would need; and one into blocks that are only allocated, as those
+of a new chunk are. Needs the packages of the "bench" extra.
 """
 
 import os
