@@ -85,18 +85,17 @@ impl Session {
         }
     }
 
-    /// Behind the gate: joins the others, or puts in order what the last ones left.
+    /// Behind the gate: joins the others, or puts in order what the last ones left. Their signal file is used on where messages
+    /// wait in it.
     fn settle(&mut self, roles: &Roles, options: &Options) -> Result<()> {
         let signal_path = self.store.names.signal();
         let alone = roles.is_alone()?;
         let positions = Positions::open(&self.store.names.positions())?;
         let keeps_positions = positions.is_some();
         *guarded(&self.store.positions) = positions;
-        if alone {
-            self.recover()?;
-        }
+        let messages_wait = alone && self.recover()?;
         if !options.network {
-            self.store.side = Some(match alone {
+            self.store.side = Some(match alone && !messages_wait {
                 true => {
                     self.store.disk.unlink(&signal_path)?;
                     let side = Side::create(&signal_path)?;

@@ -7,6 +7,8 @@ use tailrace::Error;
 use tailrace::qewqew::{DurableQueue, Options, Role, SyncMode};
 
 use super::{drain, names, open, setup, small};
+use crate::common::process::exit_now;
+use crate::common::worker::Spawn;
 
 #[test]
 fn files_that_are_not_ours_are_refused_and_left_alone() {
@@ -183,6 +185,38 @@ fn a_repair_keeps_messages_that_wait_for_a_commit() {
     let queue = open(&path, own());
     let expected: [&[u8]; 5] = [b"good", b"fine", b"waits", b"waits, too", b"later"];
     assert_eq!(drain(&queue), expected);
+}
+
+/// The process is killed before their commit, and the chunk that they belong into is damaged.
+#[test]
+fn messages_of_the_dead_wait_for_a_repair() {
+    let (dir, path) = setup();
+    let own = || Options {
+        sync: SyncMode::Group,
+        ..small(200)
+    };
+    let queue = open(&path, own());
+    queue.enqueue(b"gone with its chunk").unwrap();
+    queue.close().unwrap();
+    let (killed_path, killed_options) = (path.clone(), own());
+    let mut victim = Spawn::new(&dir, "victim").start_forked(move |_| {
+        let queue = open(&killed_path, killed_options);
+        queue.enqueue_many(&[b"first", b"other"]).unwrap();
+        exit_now(0);
+    });
+    victim.expect_success(std::time::Duration::from_secs(20));
+    let chunk = fs::File::options().write(true).open(dir.queue().join("q.1")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&chunk, &[0xFF; 4], 0).unwrap();
+    for _ in 0..2 {
+        let queue = open(&path, own());
+        assert!(matches!(queue.enqueue(b"x"), Err(Error::Corrupt(_))));
+        assert!(queue.close().is_err(), "what waits cannot be written");
+    }
+    let queue = open(&path, own());
+    assert_eq!(queue.repair().unwrap().put_aside.len(), 1);
+    queue.enqueue(b"later").unwrap();
+    assert_eq!(drain(&queue), [b"first", b"other", b"later"]);
+    queue.close().unwrap();
 }
 
 #[test]

@@ -17,8 +17,9 @@ use crate::{Error, Result};
 
 impl Session {
     /// Nobody else has the queue open: finishes what dead processes and power cuts have left half done. Damage is not
-    /// repaired here but reported by the operation that meets it.
-    pub(super) fn recover(&mut self) -> Result<()> {
+    /// repaired here but reported by the operation that meets it; true when messages have to wait in the signal file for a
+    /// repair.
+    pub(super) fn recover(&mut self) -> Result<bool> {
         let store = &self.store;
         let staged = Side::salvage(&store.names.signal())?;
         let chain = match store.chain() {
@@ -28,7 +29,8 @@ impl Session {
                 for id in store.present()? {
                     unless_damaged(store.glance(id).and_then(|chunk| chunk.roll_forward(&store.disk)))?;
                 }
-                return self.open_checks(&store.reachable()?);
+                self.open_checks(&store.reachable()?)?;
+                return Ok(!staged.is_empty());
             }
             Err(error) => return Err(error),
         };
@@ -62,7 +64,8 @@ impl Session {
             // Whoever was here before may have synced nothing. Others do this when they have something to append.
             store.sync_chain()?;
         }
-        self.check_positions(touched)
+        self.check_positions(touched)?;
+        Ok(false)
     }
 
     /// Whether anybody has written to the files since the last handle closed them. Asked before they are put in order: that
