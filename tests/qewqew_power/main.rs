@@ -4,7 +4,9 @@
 mod common;
 #[path = "../common/loopfs.rs"]
 mod loopfs;
+mod mortal;
 mod real;
+mod run;
 mod simulation;
 
 use std::time::{Duration, Instant};
@@ -13,7 +15,7 @@ use common::watchdog::Watchdog;
 use common::{announce, rounds};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use simulation::Run;
+use run::Run;
 use tailrace::qewqew::{Options, Role, SyncMode};
 
 /// Bytes of a chunk of which the first note lies across two sectors.

@@ -5,18 +5,15 @@
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Mutex;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tailrace::Error;
-use tailrace::qewqew::{DurableQueue, Observer, Options, Role, Stage, Step, SyncMode};
+use tailrace::qewqew::{DurableQueue, Observer, Options, Role, Step};
 
 use crate::common::dirs::TestDir;
-use crate::common::worker::Spawn;
-use crate::common::{payload, process};
+use crate::common::payload;
 
 const SECTOR: usize = 512;
 /// All subsets up to so many undecided sectors; beyond that a selection.
@@ -42,27 +39,26 @@ struct Disk {
 
 /// What the workload has done.
 #[derive(Clone, Copy, Default, Debug)]
-struct Progress {
+pub(crate) struct Progress {
     /// Enqueues begun.
-    attempted: u64,
+    pub(crate) attempted: u64,
     /// Enqueues that must survive.
-    durable: u64,
+    pub(crate) durable: u64,
     /// Messages that a dequeue may have taken.
-    consumed: u64,
+    pub(crate) consumed: u64,
     /// Behind the durable ones there may be some that nobody synced: a cut can leave their tail without them.
-    is_loose: bool,
+    pub(crate) is_loose: bool,
 }
 
-struct Simulation {
+pub(crate) struct Simulation {
     dir: PathBuf,
-    scratch: PathBuf,
+    pub(crate) scratch: PathBuf,
     options: Options,
-    /// How many images at each step, at most.
     effort: usize,
     state: Mutex<(Disk, Progress, StdRng)>,
     seen: Mutex<HashSet<u64>>,
     images: Mutex<usize>,
-    /// The first image that did not open as it should: a panic here would be one inside of the queue.
+    /// Not a panic, which would be one inside of the queue.
     failed: Mutex<Option<String>>,
 }
 
@@ -74,8 +70,36 @@ impl Observer for Simulation {
 }
 
 impl Simulation {
+    /// Of the queue in this directory; `effort` is how many images there are at each step, at most.
+    pub(crate) fn of(dir: &TestDir, options: Options, seed: u64, effort: usize) -> Self {
+        Simulation {
+            dir: dir.queue(),
+            scratch: dir.scratch(),
+            options,
+            effort,
+            state: Mutex::new((Disk::default(), Progress::default(), StdRng::seed_from_u64(seed))),
+            seen: Mutex::default(),
+            images: Mutex::default(),
+            failed: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut self.state.lock().unwrap().1);
+    }
+
+    /// How many images were opened.
+    pub(crate) fn images(&self) -> usize {
+        *self.images.lock().unwrap()
+    }
+
+    /// What was wrong with the first image that did not open as it should.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failed.lock().unwrap().take()
+    }
+
     /// A step after which the file holds these bytes.
-    fn take(&self, step: Step, path: &Path, live: Vec<u8>) {
+    pub(crate) fn take(&self, step: Step, path: &Path, live: Vec<u8>) {
         let mut state = self.state.lock().unwrap();
         let (disk, progress, rng) = &mut *state;
         disk.take(step, path, live);
@@ -283,394 +307,5 @@ impl Simulation {
             return Ok(());
         }
         Err(format!("found {found:?}, needed {needed:?}"))
-    }
-}
-
-/// In the place of a step.
-const ACKNOWLEDGED: u8 = 0;
-const STEPS: [Step; 5] = [
-    Step::Stored,
-    Step::Synced,
-    Step::Linked,
-    Step::Unlinked,
-    Step::DirectorySynced,
-];
-
-/// Takes down the steps of a process that dies with the last of them.
-struct Mortal {
-    log: PathBuf,
-    left: AtomicUsize,
-}
-
-impl Mortal {
-    fn note(&self, kind: u8, path: &Path) {
-        let left = self.left.load(Ordering::Relaxed);
-        let live = std::fs::read(path).unwrap_or_default();
-        let name = path.to_str().unwrap();
-        let record = [&[kind, name.len() as u8], name.as_bytes(), &live].concat();
-        std::fs::write(self.log.join(format!("{:09}", 999_999 - left)), record).unwrap();
-        self.left.store(left - 1, Ordering::Relaxed);
-        if left == 1 {
-            process::exit_now(0);
-        }
-    }
-
-    fn records(log: &Path) -> Vec<(u8, PathBuf, Vec<u8>)> {
-        let mut names: Vec<PathBuf> = std::fs::read_dir(log)
-            .unwrap()
-            .map(|entry| entry.unwrap().path())
-            .collect();
-        names.sort();
-        let parsed = names.into_iter().map(|name| {
-            let record = std::fs::read(name).unwrap();
-            let (path, live) = record[2..].split_at(usize::from(record[1]));
-            (
-                record[0],
-                PathBuf::from(std::str::from_utf8(path).unwrap()),
-                live.to_vec(),
-            )
-        });
-        parsed.collect()
-    }
-}
-
-impl Observer for Mortal {
-    fn step(&self, step: Step, path: &Path) {
-        let kind = STEPS.iter().position(|known| *known == step).unwrap();
-        self.note(1 + kind as u8, path);
-    }
-}
-
-/// A queue at work with the simulation looking on.
-pub(crate) struct Run {
-    // Closed before its directory goes.
-    queue: DurableQueue,
-    path: PathBuf,
-    simulation: Arc<Simulation>,
-    options: Options,
-    name: String,
-    next: u64,
-    left: u64,
-    dir: TestDir,
-}
-
-impl Run {
-    pub(crate) fn start(name: &str, options: Options, seed: u64, effort: usize) -> Self {
-        let dir = TestDir::shm();
-        let simulation = Arc::new(Simulation {
-            dir: dir.queue(),
-            scratch: dir.scratch(),
-            options: options.clone(),
-            effort,
-            state: Mutex::new((Disk::default(), Progress::default(), StdRng::seed_from_u64(seed))),
-            seen: Mutex::default(),
-            images: Mutex::default(),
-            failed: Mutex::default(),
-        });
-        let options = Options {
-            observer: Some(simulation.clone()),
-            ..options
-        };
-        let path = dir.queue().join("q");
-        Run {
-            queue: DurableQueue::open(&path, options.clone()).unwrap(),
-            path,
-            simulation,
-            options,
-            name: name.to_owned(),
-            next: 0,
-            left: 0,
-            dir,
-        }
-    }
-
-    pub(crate) fn queue(&self) -> &DurableQueue {
-        &self.queue
-    }
-
-    /// Enqueues messages of these lengths in one call.
-    pub(crate) fn put(&mut self, lengths: &[usize]) {
-        let messages = self.attempt(lengths, self.options.sync);
-        self.queue.enqueue_many(&messages).unwrap();
-        if self.options.sync == SyncMode::Always {
-            self.all_durable();
-        }
-        self.check();
-    }
-
-    /// The same by a producer with another mode or chunk size that comes and goes.
-    pub(crate) fn put_beside(&mut self, sync: SyncMode, chunk_size: u64, lengths: &[usize]) {
-        let own = Options {
-            role: Role::Producer,
-            chunk_size,
-            sync,
-            ..self.options.clone()
-        };
-        let queue = DurableQueue::open(&self.path, own).unwrap();
-        let messages = self.attempt(lengths, sync);
-        queue.enqueue_many(&messages).unwrap();
-        if sync == SyncMode::Always {
-            self.all_durable();
-        }
-        queue.close().unwrap();
-        self.check();
-    }
-
-    /// A producer beside, which is killed after so many steps on the disk. False when it came to its end before.
-    pub(crate) fn put_killed(&mut self, sync: SyncMode, chunk_size: u64, length: usize, steps: usize) -> bool {
-        let messages = self.attempt(&[length], sync);
-        let own = Options {
-            role: Role::Producer,
-            chunk_size,
-            sync,
-            ..self.options.clone()
-        };
-        let is_durable = sync == SyncMode::Always;
-        self.killed(own, steps, is_durable, |queue| queue.enqueue_many(&messages).unwrap())
-    }
-
-    /// The same by a consumer, which takes a message.
-    pub(crate) fn take_killed(&mut self, sync: SyncMode, steps: usize) -> bool {
-        self.change(|progress, next, left| progress.consumed = (next - left + 1).min(next));
-        self.killed(self.consumer(sync), steps, false, |queue| {
-            drop(queue.dequeue().unwrap())
-        })
-    }
-
-    /// The same by a consumer, which takes all of them.
-    pub(crate) fn clear_killed(&mut self, sync: SyncMode, steps: usize) -> bool {
-        self.change(|progress, next, _| progress.consumed = next);
-        self.killed(self.consumer(sync), steps, false, |queue| {
-            assert!(queue.clear().unwrap())
-        })
-    }
-
-    fn consumer(&self, sync: SyncMode) -> Options {
-        Options {
-            role: Role::Consumer,
-            sync,
-            ..self.options.clone()
-        }
-    }
-
-    fn killed(&self, own: Options, steps: usize, is_durable: bool, work: impl FnOnce(&DurableQueue)) -> bool {
-        let log = self.simulation.scratch.join("steps");
-        std::fs::create_dir_all(&log).unwrap();
-        let mut victim = Spawn::new(&self.dir, "victim").start_forked(|_| {
-            let mortal = Arc::new(Mortal {
-                log: log.clone(),
-                left: AtomicUsize::new(steps),
-            });
-            let own = Options {
-                observer: Some(mortal.clone()),
-                ..own.clone()
-            };
-            let queue = DurableQueue::open(&self.path, own).unwrap();
-            work(&queue);
-            mortal.note(ACKNOWLEDGED, Path::new(""));
-            queue.close().unwrap();
-            process::exit_now(0);
-        });
-        victim.expect_success(Duration::from_secs(60));
-        let records = Mortal::records(&log);
-        let is_dead = records.len() == steps;
-        for (kind, path, live) in records {
-            match kind.checked_sub(1) {
-                Some(step) => self.simulation.take(STEPS[usize::from(step)], &path, live),
-                None if is_durable => self.all_durable(),
-                None => {}
-            }
-        }
-        std::fs::remove_dir_all(&log).unwrap();
-        self.check();
-        is_dead
-    }
-
-    /// Whether a killed enqueue has happened is known with the next look.
-    pub(crate) fn count(&mut self) {
-        // What it has left in a stage is counted there, and in the chunk if it got so far.
-        self.queue.sync().unwrap();
-        self.queue.adopt_leftover().unwrap();
-        let found = self.queue.len().unwrap();
-        let missing = self.left.checked_sub(found).filter(|missing| *missing <= 1);
-        let missing = missing.unwrap_or_else(|| panic!("{}: {found} messages, not {}", self.name, self.left));
-        (self.next, self.left) = (self.next - missing, self.left - missing);
-        self.change(|progress, next, _| progress.attempted = next);
-    }
-
-    /// As [`Self::count`], of what a killed consumer has taken.
-    pub(crate) fn count_taken(&mut self) {
-        self.left = self.queue.len().unwrap();
-    }
-
-    /// By a consumer that comes and goes, while the queue is open as a producer.
-    pub(crate) fn take_by(&mut self, chunk_size: u64) {
-        let own = Options {
-            role: Role::Consumer,
-            chunk_size,
-            ..self.options.clone()
-        };
-        self.change(|progress, next, left| progress.consumed = (next - left + 1).min(next));
-        let consumer = DurableQueue::open(&self.path, own).unwrap();
-        if consumer.dequeue().unwrap().is_some() {
-            self.left -= 1;
-        }
-        consumer.close().unwrap();
-        self.check();
-    }
-
-    /// Closes the queue and opens it again for something else.
-    pub(crate) fn become_role(&mut self, role: Role) {
-        self.close();
-        self.options.role = role;
-        self.open();
-    }
-
-    pub(crate) fn close(&mut self) {
-        self.queue.close().unwrap();
-        self.check();
-    }
-
-    pub(crate) fn open(&mut self) {
-        self.queue = DurableQueue::open(&self.path, self.options.clone()).unwrap();
-        self.check();
-    }
-
-    pub(crate) fn repair(&mut self) {
-        let report = self.queue.repair().unwrap();
-        assert_eq!(report.problems, [], "{}", self.name);
-        self.check();
-    }
-
-    /// Consumes up to a position.
-    pub(crate) fn commit(&mut self, limit: u64) {
-        let (head, tail) = (self.queue.head_position().unwrap(), self.queue.tail_position().unwrap());
-        let read = self.queue.read_range(head, tail).unwrap();
-        let taken: Vec<&Vec<u8>> = read.iter().take(limit as usize).collect();
-        let bytes: u64 = taken.iter().map(|message| 2 + message.len() as u64).sum();
-        let count = taken.len() as u64;
-        self.change(|progress, next, left| progress.consumed = next - left + count);
-        self.queue.commit(head + bytes).unwrap();
-        self.left -= count;
-        self.check();
-    }
-
-    /// Appends messages that were prepared elsewhere: by one step, or as whole chunks.
-    pub(crate) fn publish(&mut self, lengths: &[usize], small: usize) {
-        let prefix = self.simulation.scratch.join("staged");
-        let mut stage = Stage::new(&prefix, self.queue.chunk_size(), true).unwrap();
-        for message in self.attempt(lengths, SyncMode::Always) {
-            stage.add(&message).unwrap();
-        }
-        for file in stage.finish(small).unwrap() {
-            match file.extension().is_some_and(|extension| extension == "rows") {
-                true => {
-                    let framed = std::fs::read(&file).unwrap();
-                    let tail = self.queue.tail_position().unwrap();
-                    assert!(self.queue.publish_framed(&framed, tail).unwrap());
-                    std::fs::remove_file(&file).unwrap();
-                }
-                false => assert!(self.queue.publish_chunk(&file).unwrap()),
-            }
-        }
-        self.all_durable();
-        self.check();
-    }
-
-    pub(crate) fn take(&mut self) {
-        self.change(|progress, next, left| progress.consumed = (next - left + 1).min(next));
-        if self.queue.dequeue().unwrap().is_some() {
-            self.left -= 1;
-        }
-        self.check();
-    }
-
-    pub(crate) fn take_many(&mut self, limit: u64) {
-        self.change(|progress, next, left| progress.consumed = (next - left + limit).min(next));
-        self.left -= self.queue.dequeue_many(limit as usize).unwrap().len() as u64;
-        self.check();
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.change(|progress, next, _| progress.consumed = next);
-        self.queue.clear().unwrap();
-        self.left = 0;
-        self.check();
-    }
-
-    pub(crate) fn sync(&mut self) {
-        self.queue.sync().unwrap();
-        self.all_that_is_ours_durable();
-        self.check();
-    }
-
-    /// Closes the queue and opens it again in another mode.
-    pub(crate) fn reopen(&mut self, sync: SyncMode) {
-        self.queue.close().unwrap();
-        if self.options.sync != SyncMode::Never {
-            self.all_that_is_ours_durable();
-        }
-        self.options.sync = sync;
-        self.queue = DurableQueue::open(&self.path, self.options.clone()).unwrap();
-        self.check();
-    }
-
-    /// Closes the queue and opens it again as a consumer.
-    pub(crate) fn consume_only(&mut self) {
-        self.queue.close().unwrap();
-        let own = Options {
-            role: Role::Consumer,
-            ..self.options.clone()
-        };
-        self.queue = DurableQueue::open(&self.path, own).unwrap();
-        self.check();
-    }
-
-    /// Empties and closes the queue; how many images were opened.
-    pub(crate) fn finish(mut self) -> usize {
-        if self.options.role != Role::Both {
-            self.become_role(Role::Both);
-        }
-        self.clear();
-        self.queue.close().unwrap();
-        self.check();
-        *self.simulation.images.lock().unwrap()
-    }
-
-    fn attempt(&mut self, lengths: &[usize], sync: SyncMode) -> Vec<Vec<u8>> {
-        let messages = lengths.iter().zip(self.next..);
-        let messages = messages
-            .map(|(length, sequence)| payload::make(1, sequence, *length))
-            .collect();
-        self.next += lengths.len() as u64;
-        self.left += lengths.len() as u64;
-        self.change(|progress, next, _| {
-            progress.attempted = next;
-            progress.is_loose |= sync == SyncMode::Never;
-        });
-        messages
-    }
-
-    /// What another handle has appended without syncs is not this one's to sync.
-    fn all_that_is_ours_durable(&self) {
-        self.change(|progress, next, _| {
-            if !progress.is_loose {
-                progress.durable = next;
-            }
-        });
-    }
-
-    fn all_durable(&self) {
-        self.change(|progress, next, _| (progress.durable, progress.is_loose) = (next, false));
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Progress, u64, u64)) {
-        change(&mut self.simulation.state.lock().unwrap().1, self.next, self.left);
-    }
-
-    fn check(&self) {
-        if let Some(text) = self.simulation.failed.lock().unwrap().take() {
-            panic!("{}, message {}: {text}", self.name, self.next);
-        }
     }
 }
