@@ -113,6 +113,10 @@ for number, url in enumerate(urls):
     writer = frame.select("value").writeStream.format("parquet").option("path", f"{place}/out{number}")
     writer = writer.option("checkpointLocation", f"{place}/checkpoint{number}")
     queries.append(writer.trigger(availableNow=True).start() if once == "True" else writer.start())
+    # Spark notes the environment of the workers in a map that all queries share, without a lock: when several begin at
+    # the same moment, all of this session can fail ("Illegal size 5 of collection").
+    while queries[-1].isActive and queries[-1].lastProgress is None:
+        queries[-1].awaitTermination(0.05)
 seen = -1
 while any(query.isActive for query in queries):
     least = min(query.lastProgress["batchId"] if query.lastProgress else -1 for query in queries)
