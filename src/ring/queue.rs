@@ -38,7 +38,7 @@ pub struct Message {
 }
 
 /// What became of the messages. At any moment `enqueued` is the sum of the others, of what readers were given, and of what
-/// readers are copying now.
+/// readers are copying now; an abandoned one counts twice as long as it has its place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Messages that got a slot.
