@@ -188,6 +188,29 @@ def test_a_driver_that_died_before_it_said_what_was_done_leaves_nothing_to_come_
     assert queue.qsize() == 0
 
 
+def test_an_available_now_query_knows_what_was_done_before_the_micro_batch_that_it_replays(
+    held: tuple[str, Any],
+) -> None:
+    url, queue = held
+    queue.put_many(messages(0, 50))
+    dead = brief(url)
+    start = dead.initial()
+    done = through_json(dead.advance(start, dead.horizon(), Limits(rows=20)))
+    end = through_json(dead.advance(done, dead.horizon(), Limits(rows=20)))
+    die(dead)
+    if url.startswith("conq:"):
+        eventually(lambda: queue.stats().ready + queue.stats().expired == 50, 10)
+    heir = brief(url)
+    # It takes everything before it hears of the micro-batches.
+    horizon = heir.freeze()
+    assert rows(heir, heir.plan(done, end)) == messages(20, 20)
+    last = through_json(heir.advance(end, horizon, Limits()))
+    heir.commit(end)
+    assert rows(heir, heir.plan(end, last)) == messages(40, 10)
+    heir.commit(last)
+    assert queue.qsize() == 0 or url.startswith("aq:")
+
+
 def test_a_replayed_micro_batch_has_its_own_messages_though_others_come_first(held: tuple[str, Any]) -> None:
     url, queue = held
     queue.put_many(messages(0, 20))

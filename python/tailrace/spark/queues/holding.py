@@ -155,6 +155,8 @@ class HoldingFeed(Feed):
         if is_first:
             # Spark had finished what ends at the start, and died before it could say so.
             self.done = _done(start)
+            # One with availableNow has everything in hand before it is told.
+            self._settle()
         self._recover(end["ids"], is_first)
         self.last = end
         ids = self.hands["id"]
